@@ -1,0 +1,44 @@
+"""Federated knowledge distillation between black-box models.
+
+import fedal
+run = fedal.run(fedal.Config(method="fedal", dataset="digits"))
+print(run.final["test_accuracy"])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedal import methods as methods
+    from fedal.config import Config as Config
+    from fedal.data.dataset import Dataset as Dataset
+    from fedal.errors import FedalError as FedalError
+    from fedal.experiments.compare import compare as compare
+    from fedal.experiments.run import resume as resume
+    from fedal.experiments.run import run as run
+    from fedal.runs import Run as Run
+    from fedal.runs import load_run as load_run
+
+_HOME = {  # looked up at first use: importing fedal must not import torch
+    "Config": "fedal.config",
+    "Dataset": "fedal.data.dataset",
+    "FedalError": "fedal.errors",
+    "Run": "fedal.runs",
+    "compare": "fedal.experiments.compare",
+    "load_run": "fedal.runs",
+    "resume": "fedal.experiments.run",
+    "run": "fedal.experiments.run",
+}
+
+__all__ = ["Config", "Dataset", "FedalError", "Run", "compare", "load_run", "methods", "resume", "run"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "methods":
+        return importlib.import_module("fedal.methods")
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'fedal' has no attribute {name!r}")

@@ -1,0 +1,295 @@
+"""The typed, frozen configuration of a run. Reading, checking and printing it needs no torch.
+
+Order of authority: what the user says, then the preset, then the defaults. Options of the method live in the table
+`[options]`; on the command line and in Python they may be given flat (`--set tau=3`, `Config(tau=3)`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+
+from fedal import data, methods
+from fedal.data.partition import PARTITIONS
+from fedal.errors import ConfigError
+from fedal.messages import NOT_BLACK_BOX, Leak, in_words
+from fedal.methods.base import Method, MethodOptions
+
+ClientId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+
+PAPER_CLIENTS = {"mnist": 10, "svhn": 20, "cifar10": 15, "cinic10": 10, "celeba": 20}
+PAPER_ITERATIONS = {5.0: 3000, 2.0: 5000, 1.0: 7000}
+
+REQUIREMENTS: dict[str, Leak] = {
+    "black-box": NOT_BLACK_BOX,
+    "outputs-only": ~(Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS),
+}
+"""What `require` forbids to cross the wire."""
+
+
+class ClientConfig(BaseModel):
+    """One `[[clients]]` table: a client with a name, or `count` of the rest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClientId | None = Field(None, description="lower-case letters, digits and dashes")
+    model: str | None = Field(None, description="a name of `fedal models` or package.module:factory")
+    count: int = Field(1, ge=1, description="how many clients this table stands for")
+
+
+class Config(BaseModel):
+    """Everything that decides a run. The resolved one is written to the run folder before the first step."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    method: str = Field("fedal", description="a name of `fedal methods`, or package.module:METHOD")
+    dataset: str = Field("digits", description="a name of `fedal datasets`; ignored when `data` is given")
+    data: str | None = Field(None, description="own data: an .npz file with arrays x and y")
+    public: str | None = Field(None, description="own public inputs: an .npz file with an array x")
+    data_folder: str | None = Field(None, description="where data sets lie (default: FEDAL_DATA or the user cache)")
+    accept_unverified: bool = Field(False, description="accept data files whose checksum is not the publisher's")
+    clients: Annotated[int, Field(ge=1)] | tuple[ClientConfig, ...] = Field(10, description="how many, or tables")
+    models: str | tuple[str, ...] = Field(
+        "auto", description="auto (the data set's candidates, drawn at random), same (the first), or a list of models"
+    )
+    partition: str | None = Field(None, description="how data are divided: " + ", ".join(PARTITIONS))
+    alpha: float = Field(1.0, gt=0, description="Dirichlet concentration: smaller = more skewed")
+    allow_overlap: bool = Field(False, description="client-wise partitions: clients may share samples")
+    min_samples: int = Field(8, ge=1, description="fewer private samples than this at a client is an error")
+    public_size: int | None = Field(None, ge=1, description="public samples (default: 300 on digits, else 1000)")
+    iterations: int | None = Field(None, ge=1, description="local steps = rounds x tau, rounded up to a whole round")
+    rounds: int | None = Field(None, ge=1, description="rounds; give this or iterations, not both")
+    batch_size: int = Field(32, ge=2, description="samples per private and per public batch")
+    optimizer: Literal["adam", "sgd"] = Field("adam", description="one per client, kept over the whole run")
+    lr: float = Field(1e-3, gt=0, description="step size eta_l of the clients")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
+    weight_decay: float = Field(0.0, ge=0)
+    seed: int = Field(0, ge=0, description="every random number of the run follows from it")
+    eval_every: int = Field(50, ge=1, description="iterations between evaluations, rounded up to a round end")
+    eval_samples: int = Field(500, ge=1, description="test samples while training (final rows use all)")
+    eval_after_local: bool = Field(True, description="also evaluate between local training and transfer")
+    checkpoint_every: int | Literal["auto"] = Field("auto", description="rounds; auto: saving costs under 2%")
+    engine: Literal["threads"] = Field("threads", description="how clients run side by side")
+    workers: int = Field(0, ge=0, description="worker threads (0: one per core); does not change a bit")
+    channels_last: bool = Field(True, description="memory format of convolutional nets")
+    fused: bool = Field(True, description="the fused optimizer kernel")
+    precision: Literal["fp32", "fp64"] = Field("fp32", description="numbers of models, data and messages")
+    device: str = Field("cpu", description="torch device (only cpu is tested)")
+    require: Literal["black-box", "outputs-only"] | None = Field(None, description="refuse methods that reveal more")
+    allow_nondeterministic: bool = Field(False, description="let models draw from global random generators")
+    preset: Literal["paper"] | None = Field(None, description="the FedAL paper's settings for what is not given")
+    options: SerializeAsAny[MethodOptions] = Field(default_factory=MethodOptions, description="of the method")
+
+    def __init__(self, **values: Any) -> None:
+        problems: list[str] = []
+        values = {key: value for key, value in values.items() if value is not None}
+        values = _with_preset(values)
+        values["options"] = _sort_out_options(values, problems)
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems += _explain(error, list(type(self).model_fields))
+        else:
+            problems += _contradictions(self)
+        if problems:
+            raise ConfigError("\n".join(problems))
+
+    @property
+    def tau(self) -> int:
+        return self.options.tau
+
+    @property
+    def total_rounds(self) -> int:
+        return self.rounds or -(-(self.iterations or 400) // self.tau)
+
+    @property
+    def client_tables(self) -> tuple[ClientConfig, ...]:
+        """One entry per client, all named: what is unnamed is called client-00, client-01, ..."""
+        tables = (ClientConfig(count=self.clients),) if isinstance(self.clients, int) else self.clients
+        each = [table.model_copy(update={"count": 1}) for table in tables for _ in range(table.count)]
+        width = max(2, len(str(len(each) - 1)))
+        return tuple(
+            table if table.name else table.model_copy(update={"name": f"client-{index:0{width}}"})
+            for index, table in enumerate(each)
+        )
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        return tuple(str(table.name) for table in self.client_tables)
+
+    def method_object(self) -> Method:
+        return methods.get(self.method)
+
+    def with_(self, **changes: Any) -> Config:
+        """A copy with other values, checked again."""
+        return Config(**{**self.model_dump(exclude_none=True), **changes})
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(exclude_none=True, mode="json"))
+
+
+def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
+    """The config in a TOML file (if any) with overrides on top."""
+    values = read_toml(path) if path is not None else {}
+    given = {key: value for key, value in overrides.items() if value is not None}
+    if {"iterations", "rounds"} & given.keys():  # the command line replaces the length in the file
+        values = {key: value for key, value in values.items() if key not in ("iterations", "rounds")}
+    try:
+        return Config(**_merge(values, given))
+    except ConfigError as error:
+        raise ConfigError(
+            "\n".join(f"{path}, {line}" for line in str(error).splitlines()) if path else str(error)
+        ) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not valid TOML: {error}.") from None
+
+
+def _merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides win; a flat method option wins over the same one in [options]."""
+    merged = {**values, **overrides}
+    if "options" in values:
+        merged["options"] = {key: value for key, value in dict(values["options"]).items() if key not in overrides}
+        merged["options"] |= dict(overrides.get("options", {}))
+    return merged
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """`key=value` words of --set as a dict; values are TOML where they parse, else plain strings."""
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {assignment}: expected key=value, for instance --set tau=3.")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        key = key.strip()
+        if key.startswith("options."):
+            key = key.removeprefix("options.")
+        values[key] = value
+    return values
+
+
+def _with_preset(values: dict[str, Any]) -> dict[str, Any]:
+    if values.get("preset") != "paper":
+        return values
+    dataset = values.get("dataset", "digits")
+    preset: dict[str, Any] = {"lr": 1e-4 if dataset == "celeba" else 1e-3, "public_size": 1000}
+    if dataset in PAPER_CLIENTS:
+        preset["clients"] = PAPER_CLIENTS[dataset]
+    if dataset == "celeba":
+        preset["partition"] = "by-user"
+    if dataset == "digits":  # not in the paper: too small for 1000 public samples
+        preset.pop("public_size")
+    if "rounds" not in values:
+        alpha = values.get("alpha", 1.0)
+        long = dataset in ("celeba", "cinic10")
+        preset["iterations"] = 10_000 if long else PAPER_ITERATIONS.get(alpha, 7000)
+    name = values.get("method", "fedal")
+    if isinstance(name, str) and (":" in name or name in methods.names()):
+        options = dict(methods.get(name).paper_options)
+        given = {**_as_dict(values.get("options", {})), **values}
+        values = {**values, **{key: value for key, value in options.items() if key not in given}}
+    return {**preset, **values}
+
+
+def _as_dict(options: Any) -> dict[str, Any]:
+    return options.model_dump() if isinstance(options, BaseModel) else dict(options)
+
+
+def _sort_out_options(values: dict[str, Any], problems: list[str]) -> MethodOptions:
+    """Moves flat method options out of `values`, and reports keys that nobody knows."""
+    try:
+        method = methods.get(values.get("method", "fedal"))
+    except ConfigError as error:
+        problems.append(str(error))
+        values.pop("method")
+        method = None
+    given = _as_dict(values.pop("options", {}))
+    known = list(method.options.model_fields) if method else []
+    for key in [key for key in values if key not in Config.model_fields]:
+        if key in known:
+            given[key] = values.pop(key)
+        else:
+            values.pop(key)
+            if method:  # without one, the key may be an option of the method that was meant
+                problems.append(_unknown(key, [*Config.model_fields, *known], f" of {method.name}"))
+    if method is None:
+        return MethodOptions()
+    for key in [key for key in given if key not in known]:
+        given.pop(key)
+        problems.append(_unknown(f"options.{key}", [f"options.{name}" for name in known], f" of {method.name}"))
+    try:
+        return method.options(**given)
+    except ValidationError as error:
+        problems += _explain(error, known)
+        return method.options()
+
+
+def _unknown(key: str, known: Iterable[str], whose: str) -> str:
+    near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else "`fedal run --help` and `fedal methods` list them."
+    return f"{key}: no such setting, and no option{whose}. {hint}"
+
+
+def _explain(error: ValidationError, known: list[str]) -> list[str]:
+    lines = []
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(part) for part in problem["loc"] if not str(part).startswith(("constrained-", "tuple[")))
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(where.split(".")[-1], known, n=1)
+            lines.append(f"{where}: no such setting." + (f" Did you mean {near[0]}?" if near else ""))
+        else:
+            lines.append(f"{where} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}.")
+    return list(dict.fromkeys(lines))
+
+
+def _contradictions(config: Config) -> list[str]:
+    """What no single field shows."""
+    problems = []
+    method = config.method_object()
+    if config.iterations is not None and config.rounds is not None:
+        problems.append(
+            f"iterations = {config.iterations} and rounds = {config.rounds}: give one of them; "
+            f"iterations = rounds x tau, here tau = {config.tau}."
+        )
+    if config.data is None and config.dataset not in data.names():
+        near = difflib.get_close_matches(config.dataset.lower(), data.names(), n=1)
+        hint = f'Did you mean "{near[0]}"?' if near else "`fedal datasets` lists them."
+        problems.append(f'dataset: there is no data set "{config.dataset}". {hint}')
+    if config.partition is not None and config.partition not in PARTITIONS:
+        near = difflib.get_close_matches(config.partition, PARTITIONS, n=1)
+        hint = f'Did you mean "{near[0]}"?' if near else "Choose one of: " + ", ".join(PARTITIONS) + "."
+        problems.append(f'partition: there is no partition "{config.partition}". {hint}')
+    names = config.client_names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        problems.append(f'clients: the name "{twice[0]}" is used {names.count(twice[0])} times; names must differ.')
+    if len(names) < 2 and method.exchanges:
+        problems.append(
+            f"clients = {len(names)}: {method.name} exchanges outputs between clients and needs at least 2. "
+            "Add clients, or use method local."
+        )
+    if isinstance(config.checkpoint_every, int) and config.checkpoint_every < 1:
+        problems.append(f"checkpoint_every = {config.checkpoint_every}: expected at least 1 round, or auto.")
+    if config.require and method.reveals & REQUIREMENTS[config.require]:
+        revealed = in_words(method.reveals & REQUIREMENTS[config.require])
+        allowed = [name for name in methods.names() if not methods.get(name).reveals & REQUIREMENTS[config.require]]
+        problems.append(
+            f"require = {config.require}: {method.name} sends {revealed}. Methods that do not: {', '.join(allowed)}."
+        )
+    return problems

@@ -1,0 +1,35 @@
+"""Data sets: known by name, read from the publishers' own files (checksum first), or the user's own.
+
+`fedal.data.fetch` brings files, `fedal.data.check` says what is there. Importing this package is quick: readers import
+what they need when they run.
+"""
+
+from __future__ import annotations
+
+from fedal.data.check import is_installed
+from fedal.data.dataset import Dataset
+from fedal.data.folder import data_folder
+from fedal.data.loading import load
+from fedal.data.own import from_dataset, from_tensors, load_npz, load_public_npz
+from fedal.data.source import Source
+from fedal.data.sources import SOURCES
+from fedal.data.sources import find as describe
+
+__all__ = [
+    "Dataset",
+    "Source",
+    "data_folder",
+    "describe",
+    "from_dataset",
+    "from_tensors",
+    "is_installed",
+    "load",
+    "load_npz",
+    "load_public_npz",
+    "names",
+]
+
+
+def names() -> list[str]:
+    """The data sets known by name."""
+    return list(SOURCES)

@@ -1,0 +1,85 @@
+"""What every data source ends in: four arrays, their labels, and where they came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedal.errors import DataError
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled samples for training and testing, ready for a model.
+
+    `train_x`, `test_x`: float32, normalised, (n, C, H, W) for images or (n, ...) for own data.
+    `train_y`, `test_y`: int64 in 0..n_classes-1.  `users`: int64, who each training sample belongs to.
+    """
+
+    name: str
+    train_x: Floats
+    train_y: Ints
+    test_x: Floats
+    test_y: Ints
+    n_classes: int
+    users: Ints | None = None
+    class_names: tuple[str, ...] | None = None
+    provenance: str = ""
+    verified: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_split("train", self.train_x, self.train_y)
+        self._check_split("test", self.test_x, self.test_y)
+        if self.train_x.shape[1:] != self.test_x.shape[1:]:
+            raise DataError(
+                f"{self.name}: training samples have shape {self.train_x.shape[1:]}, test samples "
+                f"{self.test_x.shape[1:]}. Both must be the same."
+            )
+        if self.users is not None and (self.users.shape != self.train_y.shape or self.users.dtype != np.int64):
+            raise DataError(
+                f"{self.name}: users has shape {self.users.shape} and type {self.users.dtype}; expected one int64 "
+                f"per training sample, shape {self.train_y.shape}."
+            )
+        if self.class_names is not None and len(self.class_names) != self.n_classes:
+            raise DataError(f"{self.name}: {len(self.class_names)} class names for {self.n_classes} classes.")
+
+    def _check_split(self, split: str, x: Floats, y: Ints) -> None:
+        if x.dtype != np.float32 or y.dtype != np.int64:
+            raise DataError(f"{self.name}, {split}: x is {x.dtype}, y is {y.dtype}; expected float32 and int64.")
+        if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
+            raise DataError(
+                f"{self.name}, {split}: x has shape {x.shape}, y has shape {y.shape}; "
+                "expected (n, ...) and (n,) with the same n."
+            )
+        if len(y) == 0:
+            raise DataError(f"{self.name}, {split}: there are no samples.")
+        if y.min() < 0 or y.max() >= self.n_classes:
+            raise DataError(
+                f"{self.name}, {split}: labels run from {y.min()} to {y.max()}; expected 0 to {self.n_classes - 1}."
+            )
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of one sample, for example (1, 28, 28)."""
+        return tuple(self.train_x.shape[1:])
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}, {len(self.train_y)} train, {len(self.test_y)} test, "
+            f"{self.n_classes} classes, sample {self.sample_shape}, {self.provenance!r})"
+        )
+
+
+def normalise(pixels: Pixels, mean: tuple[float, ...], std: tuple[float, ...]) -> Floats:
+    """(pixel / 255 - mean) / std per channel, in float32 and without a second copy.  (n, C, H, W) -> (n, C, H, W)"""
+    x = np.ascontiguousarray(pixels).astype(np.float32)
+    per_channel = (1, len(mean), 1, 1)
+    x *= (1.0 / (255.0 * np.asarray(std))).astype(np.float32).reshape(per_channel)
+    x -= (np.asarray(mean) / np.asarray(std)).astype(np.float32).reshape(per_channel)
+    return x

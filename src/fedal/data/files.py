@@ -1,0 +1,117 @@
+"""What a data set should consist of on disk, and what is found there. Nothing here looks inside a file's format."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+CHUNK_BYTES = 1 << 20
+
+State = Literal["ok", "missing", "wrong size", "wrong checksum", "wrong count"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One expected file or folder and its state; `found` and `expected` are words for a person."""
+
+    path: Path
+    state: State
+    found: str
+    expected: str
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "ok"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file known by its checksum (`md5:...` or `sha256:...`) and, where published, its size."""
+
+    path: str
+    checksum: str
+    size_bytes: int | None = None
+
+    @property
+    def expected(self) -> str:
+        return self.checksum if self.size_bytes is None else f"{self.size_bytes:,} bytes, {self.checksum}"
+
+    def is_present(self, root: Path) -> bool:
+        return (root / self.path).is_file()
+
+    def holds(self, member: str) -> bool:
+        """Whether an archive member of this name belongs here."""
+        return member == self.path
+
+    def matches(self, content: bytes) -> bool:
+        """Whether these are the bytes of this file."""
+        algorithm, _, digest = self.checksum.partition(":")
+        return hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() == digest
+
+    def inspect(self, root: Path) -> Finding:
+        """Size first, then the checksum: a file that was cut short is told apart from one that was changed."""
+        path = root / self.path
+        if not path.is_file():
+            return Finding(path, "missing", "nothing", self.expected)
+        size = path.stat().st_size
+        found = f"{size:,} bytes, {checksum_of(path, self.checksum.partition(':')[0])}"
+        if self.size_bytes is not None and size != self.size_bytes:
+            return Finding(path, "wrong size", found, self.expected)
+        if not found.endswith(self.checksum):
+            return Finding(path, "wrong checksum", found, self.expected)
+        return Finding(path, "ok", found, self.expected)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of many files without published checksums, known by how many there are."""
+
+    path: str
+    suffix: str
+    count: int
+
+    @property
+    def expected(self) -> str:
+        return f"{self.count:,} {self.suffix} files"
+
+    def is_present(self, root: Path) -> bool:
+        return _count(root / self.path, self.suffix) > 0
+
+    def holds(self, member: str) -> bool:
+        """Whether an archive member of this name belongs here."""
+        path = PurePosixPath(member)
+        return str(path.parent) == self.path and path.name.endswith(self.suffix)
+
+    def inspect(self, root: Path) -> Finding:
+        path = root / self.path
+        count = _count(path, self.suffix)
+        found = f"{count:,} {self.suffix} files"
+        state: State = "ok" if count == self.count else "wrong count" if count else "missing"
+        return Finding(path, state, found, self.expected)
+
+
+def _count(folder: Path, suffix: str) -> int:
+    return sum(name.endswith(suffix) for name in os.listdir(folder)) if folder.is_dir() else 0
+
+
+def checksum_of(path: Path, algorithm: str) -> str:
+    """`algorithm:hexdigest` of a file, read in chunks."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return f"{algorithm}:{digest.hexdigest()}"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes next to the target and renames: a reader sees the whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

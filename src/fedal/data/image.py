@@ -1,0 +1,39 @@
+"""One picture file to RGB bytes; a damaged or unexpected picture is an error that names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedal.data.dataset import Pixels
+from fedal.errors import DataError
+
+
+def read_image(path: Path, *, size: tuple[int, int], resize_to: int | None = None) -> Pixels:
+    """The picture, which must be `size` (width, height); with `resize_to`, its centre square scaled to that.
+
+    The size is compared before anything is decoded, so a picture made to exhaust memory is refused.  -> (H, W, 3)
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            if image.size != size:
+                raise DataError(f"{path}: a picture of {_by(image.size)} pixels; expected {_by(size)}.")
+            rgb = image.convert("RGB")
+    except FileNotFoundError:
+        raise DataError(f"{path}: this picture is missing. Unpack the publisher's archive again.") from None
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: damaged picture ({error}). Unpack the publisher's archive again.") from error
+    if resize_to is not None:
+        width, height = size
+        side = min(size)
+        left, top = (width - side) // 2, (height - side) // 2
+        square = (left, top, left + side, top + side)
+        rgb = rgb.resize((resize_to, resize_to), Image.Resampling.BILINEAR, box=square)
+    return np.asarray(rgb)
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"

@@ -1,0 +1,213 @@
+"""The user's own data: `.npz` files, arrays, tensors or torch datasets become a checked `Dataset`.
+
+Pixels given as uint8 are divided by 255; all other numbers are taken as they are. Without test samples every fifth
+sample of each class, in the order given, is held out: deterministic, and stratified by construction.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedal.data.dataset import Dataset, Floats, Ints
+from fedal.errors import DataError
+
+ArrayLike: TypeAlias = Any  # anything NumPy understands, or a torch tensor
+
+
+class Pairs(Protocol):
+    """What a torch `Dataset` with a length looks like: pairs of sample and label by index."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def load_npz(path: str | os.PathLike[str], *, name: str | None = None, n_classes: int | None = None) -> Dataset:
+    """A data set from an `.npz` file with `x` and `y`; optional: `test_x` and `test_y`, `users`, `n_classes`."""
+    path = Path(path)
+    arrays = _read_npz(path, required=("x", "y"), optional=("test_x", "test_y", "users", "n_classes"))
+    if n_classes is None and "n_classes" in arrays:
+        n_classes = int(_whole_numbers(arrays["n_classes"].reshape(-1)[:1], f"{path}, n_classes")[0])
+    return from_tensors(
+        arrays["x"],
+        arrays["y"],
+        test_x=arrays.get("test_x"),
+        test_y=arrays.get("test_y"),
+        users=arrays.get("users"),
+        n_classes=n_classes,
+        name=name or path.stem,
+        provenance=f"own file {path.name}",
+        where=str(path),
+    )
+
+
+def load_public_npz(path: str | os.PathLike[str]) -> Floats:
+    """Unlabelled samples from the array `x` of an `.npz` file; labels in the file are not looked at."""
+    path = Path(path)
+    return _features(_read_npz(path, required=("x",))["x"], f"{path}, x")
+
+
+def from_tensors(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    test_x: ArrayLike | None = None,
+    test_y: ArrayLike | None = None,
+    users: ArrayLike | None = None,
+    n_classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    name: str = "own",
+    provenance: str = "own tensors",
+    where: str | None = None,
+) -> Dataset:
+    """A data set from arrays or tensors, checked; `n_classes` is needed only where a class has no sample."""
+    where = where or name
+    if (test_x is None) != (test_y is None):
+        found, lacking = ("test_x", "test_y") if test_y is None else ("test_y", "test_x")
+        raise DataError(f"{where}: {found} is given without {lacking}. Give both or neither.")
+    train_x, train_y = _features(x, f"{where}, x"), _labels(y, f"{where}, y")
+    owner = None if users is None else _whole_numbers(users, f"{where}, users")
+    _same_length(where, x=train_x, y=train_y, **({} if owner is None else {"users": owner}))
+    if test_x is not None:
+        held_x, held_y = _features(test_x, f"{where}, test_x"), _labels(test_y, f"{where}, test_y")
+        _same_length(where, test_x=held_x, test_y=held_y)
+        n_classes = _count_classes(where, np.concatenate([train_y, held_y]), n_classes)
+    else:
+        n_classes = _count_classes(where, train_y, n_classes)
+        held = held_out_fifth(train_y)
+        if not held.any():
+            raise DataError(
+                f"{where}: no class has 5 samples, so none can be held out for testing. Give test_x and test_y."
+            )
+        held_x, held_y = train_x[held], train_y[held]
+        train_x, train_y = train_x[~held], train_y[~held]
+        owner = None if owner is None else owner[~held]
+    return Dataset(
+        name=name,
+        train_x=train_x,
+        train_y=train_y,
+        test_x=held_x,
+        test_y=held_y,
+        n_classes=n_classes,
+        users=owner,
+        class_names=None if class_names is None else tuple(class_names),
+        provenance=provenance,
+    )
+
+
+def from_dataset(
+    train: Pairs, test: Pairs | None = None, *, n_classes: int | None = None, name: str = "own"
+) -> Dataset:
+    """A data set from torch `Dataset` objects (or any sequence of sample and label), read once into memory."""
+    x, y = _stack(train, f"{name}, train")
+    test_x, test_y = (None, None) if test is None else _stack(test, f"{name}, test")
+    return from_tensors(
+        x, y, test_x=test_x, test_y=test_y, n_classes=n_classes, name=name, provenance=f"own {type(train).__name__}"
+    )
+
+
+def held_out_fifth(y: Ints) -> NDArray[np.bool_]:
+    """True for every fifth sample of each class, in the order given; a class below 5 keeps all its samples."""
+    held = np.zeros(len(y), np.bool_)
+    for label in np.unique(y):
+        held[np.flatnonzero(y == label)[4::5]] = True
+    return held
+
+
+def _read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
+    """The arrays of these names. Object arrays, which would need pickle, are refused."""
+    usage = f"Save it with: numpy.savez(path, {', '.join(f'{key}=...' for key in required)})"
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            found = archive.files
+            arrays = {key: archive[key] for key in (*required, *optional) if key in found}
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file.") from None
+    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: not a complete .npz file of plain arrays ({error}). {usage}") from error
+    for key in required:
+        if key not in arrays:
+            raise DataError(f"{path}: there is no array {key!r} (found: {', '.join(found) or 'none'}). {usage}")
+    return arrays
+
+
+def _as_numpy(values: ArrayLike) -> NDArray[Any]:
+    """The values as an array; a torch tensor is recognised by its `detach`, so torch need not be imported."""
+    return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
+
+
+def _features(values: ArrayLike, where: str) -> Floats:
+    x = _as_numpy(values)
+    if x.dtype.kind not in "fiu":
+        raise DataError(f"{where}: the values are {x.dtype}; expected real numbers (float32 is best).")
+    if x.ndim < 2 or len(x) == 0 or 0 in x.shape:
+        raise DataError(f"{where}: shape {x.shape}; expected (n, ...) with at least one sample, such as (n, C, H, W).")
+    if x.dtype == np.uint8:
+        return x.astype(np.float32) * np.float32(1 / 255)
+    with np.errstate(over="ignore"):
+        x = np.ascontiguousarray(x, dtype=np.float32)
+    if not np.isfinite(x).all():
+        bad = int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))[0])
+        raise DataError(f"{where}: sample {bad} holds nan, infinite or too large numbers. Remove or replace it.")
+    return x
+
+
+def _whole_numbers(values: ArrayLike, where: str) -> Ints:
+    numbers = _as_numpy(values)
+    if numbers.dtype.kind not in "iu":
+        raise DataError(f"{where}: the values are {numbers.dtype}; expected whole numbers. Try: .astype('int64')")
+    if numbers.ndim != 1:
+        raise DataError(f"{where}: shape {numbers.shape}; expected (n,). Try: .reshape(-1)")
+    return numbers.astype(np.int64)
+
+
+def _labels(values: ArrayLike, where: str) -> Ints:
+    y = _whole_numbers(values, where)
+    if len(y) and y.min() < 0:
+        raise DataError(f"{where}: the smallest label is {y.min()}; expected labels 0 to K-1.")
+    return y
+
+
+def _same_length(where: str, **arrays: NDArray[Any]) -> None:
+    if len({len(array) for array in arrays.values()}) > 1:
+        lengths = ", ".join(f"{key} has {len(array):,}" for key, array in arrays.items())
+        raise DataError(f"{where}: {lengths} entries; expected the same number.")
+
+
+def _count_classes(where: str, y: Ints, n_classes: int | None) -> int:
+    """K, given or from the labels; a gap in the labels is a mistake unless K was given."""
+    if n_classes is not None:
+        if n_classes < 2 or y.max() >= n_classes:
+            raise DataError(f"{where}: the largest label is {y.max()}, but n_classes is {n_classes}.")
+        return n_classes
+    seen = np.unique(y)
+    if len(seen) < 2:
+        raise DataError(f"{where}: all labels are {seen[0]}; expected at least two classes.")
+    if seen[-1] != len(seen) - 1:
+        gap = next(i for i, label in enumerate(seen) if i != label)
+        raise DataError(
+            f"{where}: labels run up to {seen[-1]}, but none is {gap}; expected 0 to K-1. "
+            "Renumber them, or give n_classes if that class is merely absent."
+        )
+    return len(seen)
+
+
+def _stack(samples: Pairs, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    if len(samples) == 0:
+        raise DataError(f"{where}: there are no samples.")
+    try:
+        pairs = [samples[i] for i in range(len(samples))]
+        x, y = zip(*((_as_numpy(sample), _as_numpy(label)) for sample, label in pairs), strict=True)
+        return np.stack(x), np.stack(y)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{where}: could not be read as pairs of sample and label of one shape ({error}). "
+            "Convert samples to tensors, for example with a transform."
+        ) from error

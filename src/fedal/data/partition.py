@@ -1,0 +1,209 @@
+"""Who gets which samples: pure functions from labels (or users) and a generator to one sorted index array per client.
+
+`alpha` is the Dirichlet concentration: smaller is more skewed. The result of a division is saved with the run,
+so that it never has to be drawn again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedal.errors import PartitionError
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The samples of each client, and how many samples nobody got."""
+
+    clients: tuple[Indices, ...]
+    leftovers: int
+
+
+def partition_iid(labels: npt.NDArray[Any], n_clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Every sample once, at random; sizes differ by at most one."""
+    return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), n_clients)]
+
+
+def partition_dirichlet(
+    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator
+) -> list[Indices]:
+    """Every sample once; each class is split over the clients by Dir(alpha), so sizes differ."""
+    parts: list[list[Indices]] = [[] for _ in range(n_clients)]
+    for k in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == k))
+        share = np.cumsum(np.exp(_log_dirichlet(alpha, n_clients, rng)))
+        cuts = (share[:-1] / share[-1] * len(members)).astype(np.int64)
+        for part, piece in zip(parts, np.split(members, cuts), strict=True):
+            part.append(piece)
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def partition_dirichlet_client(
+    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator, allow_overlap: bool = False
+) -> list[Indices]:
+    """Equal sizes; each client has class frequencies q_n ~ Dir(alpha) and clients draw from theirs in turn.
+
+    No index is given twice: an exhausted class is removed and every q_n renormalised. With `allow_overlap` each
+    client draws from all the data on its own, and only its own draws are not repeated.
+    """
+    size = len(labels) // n_clients
+    log_q = _log_dirichlet(alpha, (n_clients, len(np.unique(labels))), rng)  # q_n ~ Dir(alpha * 1_K)
+    if allow_overlap:
+        return [part for each in log_q for part in _draw_in_turn(labels, each[None], size, rng)]
+    return _draw_in_turn(labels, log_q, size, rng)
+
+
+def partition_dirichlet_client_k(
+    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator, allow_overlap: bool = False
+) -> list[Indices]:
+    """As dirichlet-client with alpha / K per class: far more skewed (alpha 1, K 10: about 2.5 classes per client)."""
+    return partition_dirichlet_client(labels, n_clients, alpha / len(np.unique(labels)), rng, allow_overlap)
+
+
+def partition_by_user(
+    users: npt.NDArray[Any], n_clients: int, rng: np.random.Generator, min_samples: int = 1
+) -> list[Indices]:
+    """One client is one user with all their samples; drawn at random from the users with at least min_samples."""
+    _, of_sample, counts = np.unique(users, return_inverse=True, return_counts=True)
+    eligible = np.flatnonzero(counts >= min_samples)
+    if n_clients > len(eligible):
+        raise PartitionError(
+            f"{n_clients} clients need {n_clients} users with at least {min_samples} samples each; "
+            f"the data has {len(eligible)} (of {len(counts)} users). Try fewer clients or a smaller min_samples."
+        )
+    chosen = np.sort(rng.choice(eligible, n_clients, replace=False))
+    return [np.flatnonzero(of_sample == user) for user in chosen]
+
+
+PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
+    "iid": partition_iid,
+    "dirichlet": partition_dirichlet,
+    "dirichlet-client": partition_dirichlet_client,
+    "dirichlet-client-k": partition_dirichlet_client_k,
+    "by-user": partition_by_user,
+}
+
+
+def divide(
+    name: str,
+    labels: npt.NDArray[Any],
+    n_clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+    users: npt.NDArray[Any] | None = None,
+    allow_overlap: bool = False,
+    min_samples: int = 8,
+    client_names: Sequence[str] | None = None,
+) -> Partition:
+    """The partition of that name with everything checked: raises PartitionError for what cannot be done.
+
+    Indices count in `labels` as given here. Each function of PARTITIONS gets the arguments that it names.
+    A client with too few samples is an error rather than a reason to draw again: that would change the distribution.
+    """
+    if name not in PARTITIONS:
+        nearest = difflib.get_close_matches(name.lower().replace("_", "-"), PARTITIONS, n=1)
+        hint = f"Did you mean {nearest[0]}? " if nearest else ""
+        raise PartitionError(f'unknown partition "{name}". {hint}There are: {", ".join(PARTITIONS)}.')
+    if not (alpha > 0 and math.isfinite(alpha)):
+        raise PartitionError(f"alpha is {alpha}; expected a positive number (smaller is more skewed).")
+    if n_clients < 1:
+        raise PartitionError(f"{n_clients} clients; expected at least 1.")
+    if n_clients > len(labels):
+        raise PartitionError(
+            f"{n_clients} clients and only {len(labels)} samples to divide. Try fewer clients or a smaller public set."
+        )
+    if name == "by-user" and users is None:
+        raise PartitionError('partition "by-user" needs to know whose each sample is, and this data set does not say.')
+    if users is not None and len(users) != len(labels):
+        raise PartitionError(f"{len(users)} users for {len(labels)} labels; expected one user per sample.")
+
+    given = {
+        "labels": labels,
+        "n_clients": n_clients,
+        "alpha": alpha,
+        "rng": rng,
+        "users": users,
+        "allow_overlap": allow_overlap,
+        "min_samples": min_samples,
+    }
+    partition = PARTITIONS[name]
+    clients = tuple(partition(**{argument: given[argument] for argument in inspect.signature(partition).parameters}))
+
+    sizes = [len(indices) for indices in clients]
+    if (fewest := min(sizes)) < min_samples:
+        n = sizes.index(fewest)
+        client = client_names[n] if client_names is not None else f"client-{n}"
+        others = sum(size < min_samples for size in sizes) - 1
+        uneven = max(sizes) - fewest > 1  # with equal sizes neither alpha nor the seed matters
+        raise PartitionError(
+            f'client "{client}" gets {fewest} samples; the minimum is {min_samples}'
+            + (f" ({others} more below it)" if others else "")
+            + (". Try a larger alpha, fewer clients, another seed" if uneven else ". Try fewer clients")
+            + (f", or --set min_samples={fewest}." if fewest else ".")
+        )
+    given_out = np.zeros(len(labels), dtype=bool)
+    for indices in clients:
+        given_out[indices] = True
+    return Partition(clients, leftovers=int(np.count_nonzero(~given_out)))
+
+
+def draw_public(n_samples: int, size: int, rng: np.random.Generator) -> Indices:
+    """The samples of the public set, uniform and sorted; drawn first, so that clients share what is left."""
+    if not 0 <= size <= n_samples:
+        raise PartitionError(f"a public set of {size} samples cannot be drawn from {n_samples}.")
+    return np.sort(rng.permutation(n_samples)[:size])
+
+
+def class_table(labels: npt.NDArray[Any], parts: Sequence[Indices], n_classes: int) -> Indices:
+    """How many samples of each class each client got.  -> (N, K)"""
+    return np.stack([np.bincount(labels[indices], minlength=n_classes) for indices in parts])
+
+
+def _log_dirichlet(alpha: float, shape: int | tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Logarithms of Dir(alpha) vectors along the last axis, up to a constant: the largest is 0.
+
+    A Gamma(alpha) variable is Gamma(alpha + 1) * U^(1/alpha). In logarithms no weight becomes zero, however small
+    alpha is, so that the vector can still be renormalised when its large entries are removed.
+    """
+    alpha = max(alpha, 1e-300)
+    log_gamma = np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha
+    log_q: npt.NDArray[np.float64] = log_gamma - log_gamma.max(axis=-1, keepdims=True)
+    return log_q
+
+
+def _draw_in_turn(
+    labels: npt.NDArray[Any], log_q: npt.NDArray[np.float64], size: int, rng: np.random.Generator
+) -> list[Indices]:
+    """Every client takes one sample per turn, its class drawn from q_n, until each has `size`.  log_q: (N, K)"""
+    log_q = log_q.copy()
+    pools = [rng.permutation(np.flatnonzero(labels == k)).tolist() for k in np.unique(labels)]
+    parts: list[list[int]] = [[] for _ in log_q]
+    cumulative = _cumulative(log_q)
+    for turn in rng.random((size, len(log_q))).tolist():
+        for n, u in enumerate(turn):
+            k = bisect_right(cumulative[n], u * cumulative[n][-1])  # an exhausted class has no width: never hit
+            parts[n].append(pools[k].pop())
+            if not pools[k]:
+                log_q[:, k] = -np.inf
+                cumulative = _cumulative(log_q)
+    return [np.sort(np.array(part, dtype=np.int64)) for part in parts]
+
+
+def _cumulative(log_q: npt.NDArray[np.float64]) -> list[list[float]]:
+    """Cumulative weights of each client over the classes that are left."""
+    largest = log_q.max(axis=-1, keepdims=True)
+    if not np.isfinite(largest).all():
+        return []  # the last sample is gone
+    cumulative: list[list[float]] = np.cumsum(np.exp(log_q - largest), axis=-1).tolist()
+    return cumulative

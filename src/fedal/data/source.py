@@ -1,0 +1,65 @@
+"""The description of a data set: facts, expected files, how they are read, and where the publisher keeps them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedal.data.dataset import Dataset
+from fedal.data.files import File, Folder
+from fedal.data.folder import data_folder
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way the publisher's files can lie in a folder, and the function that parses them once they are checked."""
+
+    expected: tuple[File | Folder, ...]
+    read: Callable[..., Dataset]
+
+    def count_present(self, root: Path) -> int:
+        return sum(part.is_present(root) for part in self.expected)
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file at the publisher; an archive is unpacked and removed once it has been checked."""
+
+    url: str
+    file: File
+    is_archive: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is known about a data set without opening it."""
+
+    name: str
+    summary: str
+    n_classes: int
+    sample_shape: tuple[int, ...]
+    train_samples: int | None  # None: depends on how many users are read
+    test_samples: int | None
+    layouts: tuple[Layout, ...]
+    downloads: tuple[Download, ...] = ()
+    has_users: bool = False
+    by_hand: str = ""  # what to do where no direct download exists
+    unverified_hint: str = ""  # which known files differ from the official ones
+    home: Callable[[], Path] | None = None  # for a data set that lives inside a package
+    repair: str = ""  # the command that brings the files, if not `fedal data fetch`
+
+    def root(self, folder: str | os.PathLike[str] | None = None) -> Path:
+        """The folder of this data set."""
+        return self.home() if self.home else data_folder(folder) / self.name
+
+    def layout_at(self, root: Path) -> Layout:
+        """The layout with most files present; the first one where nothing is."""
+        return max(self.layouts, key=lambda layout: layout.count_present(root))
+
+    def fetch_command(self, folder: str | os.PathLike[str] | None = None) -> str:
+        """What to type to get the files into this folder."""
+        elsewhere = f" --folder {shlex.quote(os.fspath(folder))}" if folder is not None else ""
+        return self.repair or f"fedal data fetch {self.name}{elsewhere}"

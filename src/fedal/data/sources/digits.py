@@ -1,0 +1,69 @@
+"""digits: 1,797 handwritten digits of 8x8 pixels that scikit-learn carries in its package. The embedded default.
+
+Publisher: UCI, Optical Recognition of Handwritten Digits (its test part). There is no official split; here every
+fifth image, starting with the first, is a test image.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedal.data.dataset import Dataset
+from fedal.data.files import File
+from fedal.data.source import Layout, Source
+from fedal.errors import DataError
+
+CSV = File(
+    "datasets/data/digits.csv.gz",
+    "sha256:09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
+    57_523,
+)
+MEAN, STD = 0.3052, 0.3763  # of the 1,437 training images after division by 16
+
+
+def read(root: Path) -> Dataset:
+    """Pixels 0..16 become (pixel / 16 - MEAN) / STD."""
+    path = root / CSV.path
+    try:
+        table = np.loadtxt(path, delimiter=",", dtype=np.float32)
+        pixels, labels = table[:, :64], table[:, 64].astype(np.int64)
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise DataError(f"{path}: not a table of 65 numbers per line ({error}). Type: {DIGITS.repair}") from error
+    x = (pixels.reshape(-1, 1, 8, 8) / np.float32(16) - np.float32(MEAN)) / np.float32(STD)
+    is_test = np.arange(len(labels)) % 5 == 0
+    return Dataset(
+        name="digits",
+        train_x=x[~is_test],
+        train_y=labels[~is_test],
+        test_x=x[is_test],
+        test_y=labels[is_test],
+        n_classes=10,
+        class_names=tuple("0123456789"),
+    )
+
+
+def _package_folder() -> Path:
+    """Where scikit-learn is installed, without importing it: that would take over a second."""
+    from importlib.util import find_spec
+
+    spec = find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(
+            "digits: scikit-learn, which carries this data set, is not installed. Type: pip install scikit-learn"
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+DIGITS = Source(
+    name="digits",
+    summary="handwritten digits, 8x8 grey, inside scikit-learn",
+    n_classes=10,
+    sample_shape=(1, 8, 8),
+    train_samples=1_437,
+    test_samples=360,
+    layouts=(Layout((CSV,), read),),
+    home=_package_folder,
+    repair="pip install --force-reinstall scikit-learn",
+)

@@ -1,0 +1,77 @@
+"""What a client trains on: its private samples and the shared public ones, as batches that are functions of the step.
+
+The samples of all clients lie in one staged tensor, images with channels innermost so that a batch is a channels_last
+view without a copy; a client holds index lists, not copies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedal.lazy import torch
+from fedal.seeding import BatchStream, Indices, digest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Samples:
+    """Inputs on the device of the run; `take` gives a batch in the order of the indices."""
+
+    def __init__(self, x: np.ndarray[Any, Any], dtype: torch.dtype, device: str = "cpu") -> None:
+        staged = torch.as_tensor(x).to(device=device, dtype=dtype)
+        self._is_image = staged.dim() == 4
+        self._staged = staged.permute(0, 2, 3, 1).contiguous() if self._is_image else staged.contiguous()
+
+    def __len__(self) -> int:
+        return len(self._staged)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample: (C, H, W) for images."""
+        shape = tuple(self._staged.shape[1:])
+        return (shape[2], shape[0], shape[1]) if self._is_image else shape
+
+    def take(self, indices: Tensor) -> Tensor:
+        batch = self._staged.index_select(0, indices)
+        return batch.permute(0, 3, 1, 2) if self._is_image else batch
+
+
+class PrivateData:
+    """The labelled samples of one client. They never leave it."""
+
+    def __init__(
+        self, samples: Samples, labels: Tensor, indices: Indices, n_classes: int, stream: BatchStream, tau: int
+    ) -> None:
+        self._samples, self._labels, self._stream, self._tau = samples, labels, stream, tau
+        self._indices = torch.as_tensor(indices, device=labels.device)
+        self.n_classes = n_classes
+        self.label_counts = torch.bincount(labels[self._indices], minlength=n_classes)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def batch(self, t: int, i: int) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of iteration i of round t: global step t * tau + i.  -> (B, ...), (B,)"""
+        drawn = self._stream.indices(t * self._tau + i)
+        chosen = self._indices[torch.from_numpy(drawn).to(self._indices.device)]
+        return self._samples.take(chosen), self._labels[chosen]
+
+
+class PublicData:
+    """The shared unlabelled samples. Every client draws the same batch at the same step, whatever its method's tau."""
+
+    def __init__(self, samples: Samples, stream: BatchStream, tau: int) -> None:
+        self._samples, self._stream, self._tau = samples, stream, tau
+        self.drawn: str | None = None  # the digest of the newest batch: it goes with the answer
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def batch(self, t: int, i: int) -> Tensor:
+        """Inputs of iteration i of round t: global step t * tau + i.  -> (B, ...)"""
+        indices = self._stream.indices(t * self._tau + i)
+        self.drawn = digest(indices)
+        return self._samples.take(torch.from_numpy(indices))

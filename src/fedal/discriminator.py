@@ -1,0 +1,81 @@
+"""The network that guesses which client spoke. It lives at the server only and is never sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from fedal.lazy import torch
+from fedal.losses import cross_entropy
+from fedal.seeding import torch_seeded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedal.learners.base import State
+
+
+class Discriminator:
+    """h(softmax(f / E), w): an MLP K - hidden - N over the whole roster; absent clients just give no samples.
+
+    Paper: "two fully-connected layers with 32 and 265 neurons" and stochastic gradient ascent. Here: an output layer of
+    width N follows, since h maps to R^N, and Adam is the default (SGD at the stated 1e-4 hardly moves it).
+    """
+
+    def __init__(
+        self,
+        roster: Sequence[str],
+        n_classes: int,
+        *,
+        hidden: Sequence[int] = (32, 265),
+        temperature: float = 2.0,
+        leak: float = 0.0,
+        optimizer: Literal["adam", "sgd"] = "adam",
+        lr: float = 1e-4,
+        clip: float = 0.0,
+        seed: int = 0,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        from fedal.learners.torch_learner import TorchLearner, TorchSettings
+
+        self._index = {client_id: index for index, client_id in enumerate(roster)}
+        self._temperature = temperature
+        widths = [n_classes, *hidden, len(roster)]
+        with torch_seeded(seed, "discriminator"):
+            layers: list[torch.nn.Module] = []
+            for wide, narrow in pairwise(widths):
+                layers += [torch.nn.Linear(wide, narrow), torch.nn.LeakyReLU(leak) if leak else torch.nn.ReLU()]
+        self._learner = TorchLearner(
+            torch.nn.Sequential(*layers[:-1]),
+            TorchSettings(optimizer=optimizer, lr=lr, clip=clip),
+            dtype=dtype or torch.float32,
+        )
+
+    def train_step(self, f: Tensor, present: Sequence[str]) -> Tensor:
+        """One ascent step on U = mean of -CE(n, h(p_n)) over all N * B outputs; its accuracy before the step."""
+        owners = self._owners(f, present)
+        h = self._learner.logits(torch.softmax(f / self._temperature, -1).flatten(0, 1))
+        self._learner.learn(cross_entropy(h, owners).gradient)
+        return (h.argmax(-1) == owners).to(f.dtype).mean()
+
+    def utility_grads(self, f: Tensor, present: Sequence[str]) -> Tensor:
+        """dU_n/df_n per sample at the current w; every row sums to zero over classes.  (N, B, K) -> (N, B, K)"""
+        f = f.detach().requires_grad_()
+        with torch.enable_grad():
+            h = self._learner.module(torch.softmax(f / self._temperature, -1).flatten(0, 1))
+            owners = self._owners(f, present)
+            utility = (
+                torch.log_softmax(h, -1).gather(1, owners[:, None]).sum()
+            )  # U_n = -CE(n, h(p_n)), Eq. (min-max-obj)
+        return torch.autograd.grad(utility, f)[0]
+
+    def _owners(self, f: Tensor, present: Sequence[str]) -> Tensor:
+        indices = torch.tensor([self._index[client_id] for client_id in present], device=f.device)
+        return indices.repeat_interleave(f.shape[1])
+
+    def state_dict(self) -> State:
+        return self._learner.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self._learner.load_state_dict(state)

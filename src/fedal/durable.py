@@ -1,0 +1,54 @@
+"""Files that survive a crash: either the old content or the new, never half of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+TEMPORARY = ".tmp-"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Temp file, fsync, rename, fsync the folder. On any error the old file stands and the temp file is gone."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class RecordFile:
+    """One JSON object per line, only ever appended to, and cut back to a known length on resume."""
+
+    def __init__(self, path: Path, length: int = 0) -> None:
+        self._file = open(path, "ab")  # noqa: SIM115 - open for the whole run
+        self._file.truncate(length)
+        self._file.seek(length)
+
+    def append(self, row: dict[str, Any]) -> None:
+        self._file.write(json.dumps(row).encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """The length that is safely on disk."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,47 @@
+"""Clients side by side on a thread pool, one intra-op thread each: torch releases the GIL.
+
+Which thread works for which client cannot matter: a client's numbers depend on its own state and messages only, and
+every operator runs on one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class ThreadWorkers:
+    """Applies a function to many clients at once and gives the results in order."""
+
+    def __init__(self, workers: int) -> None:
+        self._pool = ThreadPoolExecutor(workers, "fedal", initializer=torch.set_num_threads, initargs=(1,))
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """All are finished before an error of the first that failed is raised: nobody is left running."""
+        futures = [self._pool.submit(function, item) for item in items]
+        errors = [future.exception() for future in futures]
+        for error in errors:
+            if error is not None:
+                raise error
+        return [future.result() for future in futures]
+
+
+@contextmanager
+def thread_workers(workers: int) -> Iterator[ThreadWorkers]:
+    """A pool of `workers` threads (0: one per core); torch's own threading is as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # before the first operator: 1 and 2 intra-op threads give different bits
+    pool = ThreadWorkers(workers or len(os.sched_getaffinity(0)))
+    try:
+        yield pool
+    finally:
+        pool._pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(before)

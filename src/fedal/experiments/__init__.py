@@ -1,0 +1,1 @@
+"""From a config to a run folder, and from many runs to a table."""

@@ -1,0 +1,263 @@
+"""Methods x seeds under one protocol: a table with mean and spread, as CSV, and one plot.
+
+Every run has its own folder `OUT/METHOD/seed-S`, so a comparison that was interrupted continues where it was, and one
+that grows (more seeds, more methods) plays only what is new.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import multiprocessing
+import os
+import queue
+import signal
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedal import methods as known_methods
+from fedal.config import Config
+from fedal.durable import write_atomically
+from fedal.errors import ConfigError, NotApplicableError
+from fedal.messages import in_words
+from fedal.runs import Run, RunFolder
+
+CSV_COLUMNS = [
+    "method",
+    "seeds",
+    "test_accuracy_mean",
+    "test_accuracy_spread",
+    "worst_client_mean",
+    "iterations",
+    "up_bytes",
+    "down_bytes",
+    "seconds_mean",
+    "black_box",
+    "reveals",
+    "not_applicable",
+]
+IGNORED_DIFFERENCES = {"workers", "checkpoint_every"}  # settings that change no bit of a result
+
+
+@dataclass
+class Row:
+    """One method in the table: its finished runs, or why there are none."""
+
+    method: str
+    runs: list[Run] = field(default_factory=list)
+    not_applicable: str | None = None
+
+    def column(self, key: str) -> list[float]:
+        return [float(run.final[key]) for run in self.runs]
+
+    def mean(self, key: str) -> float:
+        return statistics.fmean(self.column(key))
+
+    def spread(self, key: str) -> float:
+        """Standard deviation over seeds (n - 1); 0 for a single seed."""
+        values = self.column(key)
+        return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+@dataclass
+class Comparison:
+    """The rows in the order they were asked for."""
+
+    path: Path
+    seeds: tuple[int, ...]
+    rows: list[Row]
+
+    def write_csv(self) -> Path:
+        buffer = io.StringIO()
+        writer = csv.writer(buffer)
+        writer.writerow(CSV_COLUMNS)
+        for row in self.rows:
+            method = known_methods.get(row.method)
+            numbers: list[Any] = [0, "", "", "", "", "", "", ""]
+            if row.runs:
+                final = row.runs[0].final
+                numbers = [len(row.runs), row.mean("test_accuracy"), row.spread("test_accuracy")]
+                numbers += [row.mean("test_accuracy_min"), final["iteration"], final["up_bytes"], final["down_bytes"]]
+                numbers += [round(row.mean("seconds"), 3)]
+            writer.writerow(
+                [row.method, *numbers, method.black_box, in_words(method.reveals), row.not_applicable or ""]
+            )
+        path = self.path / "table.csv"
+        write_atomically(path, buffer.getvalue().encode())
+        return path
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison."""
+
+    method: str
+    seed: int
+    config: Config
+    folder: Path
+
+
+Watcher = Callable[[Job, str, Any], None]
+"""Told about a job: ("started" | "advanced" | "recorded" | "warned" | "finished" | "not applicable", details)."""
+
+
+def compare(
+    methods: Sequence[str],
+    seeds: int | Sequence[int],
+    out: Path | str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    jobs: int = 0,
+    watch: Watcher = lambda job, event, details: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Comparison:
+    """Plays or completes all runs, `jobs` at a time (0: one per core), and writes table.csv and curves.png.
+
+    `settings` are those of `Config`; an option that only some of the methods have goes to those.
+    """
+    path = Path(out)
+    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    names = list(known_methods.names()) if list(methods) == ["all"] else list(dict.fromkeys(methods))
+    rows = {name: Row(name) for name in names}
+    planned = _plan(rows, chosen, path, dict(settings or {}), everything=list(methods) == ["all"])
+    for job in planned:
+        _refuse_other_run(job)
+    path.mkdir(parents=True, exist_ok=True)
+    cores = len(os.sched_getaffinity(0))
+    jobs = min(jobs or cores, len(planned))
+    if jobs > 1:
+        _play_side_by_side(planned, jobs, max(1, cores // jobs), rows, watch)
+    else:
+        for job in planned:
+            _settle(job, _play(job, partial(watch, job), should_stop), rows, watch)
+    for row in rows.values():
+        row.runs.sort(key=lambda run: run.config.seed)
+    comparison = Comparison(path, chosen, list(rows.values()))
+    comparison.write_csv()
+    return comparison
+
+
+def _plan(
+    rows: Mapping[str, Row], seeds: Sequence[int], path: Path, settings: dict[str, Any], *, everything: bool
+) -> list[Job]:
+    """One config per run, all checked before the first starts."""
+    objects = {name: known_methods.get(name) for name in rows}
+    shared = {key: value for key, value in settings.items() if key in Config.model_fields}
+    options = {key: value for key, value in settings.items() if key not in Config.model_fields}
+    for key in options:
+        if not any(key in method.options.model_fields for method in objects.values()):
+            Config(**{**settings, "method": next(iter(rows))})  # its message names the nearest setting
+    jobs = []
+    for name, method in objects.items():
+        mine = {key: value for key, value in options.items() if key in method.options.model_fields}
+        try:
+            for seed in seeds:
+                config = Config(**{**shared, **mine, "method": name, "seed": seed})
+                jobs.append(Job(name, seed, config, path / name / f"seed-{seed}"))
+        except ConfigError as error:
+            if not everything or not isinstance(error, NotApplicableError):
+                raise
+            rows[name].not_applicable = str(error)
+    return jobs
+
+
+def _refuse_other_run(job: Job) -> None:
+    """A folder of the same comparison may be continued; any other is not touched."""
+    folder = RunFolder(job.folder)
+    if not folder.config.exists():
+        folder.refuse_if_taken()
+        return
+    saved = folder.read_config(trust=True).model_dump()
+    wanted = job.config.model_dump(exclude_none=True)
+    if job.config.iterations is None and job.config.rounds is None:
+        wanted["iterations"] = job.config.total_rounds * job.config.tau
+    different = [key for key, value in wanted.items() if key not in IGNORED_DIFFERENCES and saved[key] != value]
+    if different:
+        key = different[0]
+        raise ConfigError(
+            f"{job.folder} holds a run with other settings ({key}: {saved[key]!r} there, {wanted[key]!r} here). "
+            "Choose another --out."
+        )
+
+
+def _play(job: Job, tell: Callable[[str, Any], None], should_stop: Callable[[], bool], workers: int = 0) -> str | None:
+    """Plays or completes one run; gives the reason if the method does not apply here."""
+    from fedal.experiments.run import Listener, resume, run
+
+    listener = Listener(
+        started=lambda config, world, models, done, total: tell("started", (done * config.tau, total * config.tau)),
+        advanced=lambda done, total: tell("advanced", (done, total)),
+        recorded=lambda row: tell("recorded", row),
+        warned=lambda text: tell("warned", text),
+        should_stop=should_stop,
+    )
+    try:
+        if RunFolder(job.folder).config.exists():
+            resume(job.folder, trust=True, listener=listener)
+        else:
+            run(job.config.with_(workers=workers) if workers else job.config, job.folder, listener=listener)
+    except NotApplicableError as error:
+        return str(error)
+    return None
+
+
+def _settle(job: Job, not_applicable: str | None, rows: Mapping[str, Row], watch: Watcher) -> None:
+    row = rows[job.method]
+    if not_applicable is None:
+        row.runs.append(Run(job.folder, trust=True))
+        watch(job, "finished", row.runs[-1].final)
+    else:
+        row.not_applicable = not_applicable
+        watch(job, "not applicable", not_applicable)
+
+
+_in_worker: dict[str, Any] = {}  # of a worker process: the queue of news, and whether Ctrl-C was pressed
+
+
+def _start_worker(news: Any) -> None:
+    _in_worker.update(news=news, interrupted=False)
+    signal.signal(signal.SIGINT, lambda *_: _in_worker.update(interrupted=True))
+
+
+def _play_in_worker(index: int, job: Job, workers: int) -> str | None:
+    """Ctrl-C reaches the whole process group: the run finishes its round, saves and stops."""
+    news = _in_worker["news"]
+    return _play(
+        job, lambda event, details: news.put((index, event, details)), lambda: bool(_in_worker["interrupted"]), workers
+    )
+
+
+def _play_side_by_side(
+    planned: Sequence[Job], jobs: int, workers: int, rows: Mapping[str, Row], watch: Watcher
+) -> None:
+    """Runs in processes of their own: small nets are bound by Python, which threads of one process share."""
+    context = multiprocessing.get_context("spawn")
+    news = context.Queue()
+    with ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(news,)) as pool:
+        futures = {pool.submit(_play_in_worker, index, job, workers): job for index, job in enumerate(planned)}
+        waiting = set(futures)
+        try:
+            while waiting:
+                _pass_on(news, planned, watch)
+                done = {future for future in waiting if future.done()}
+                waiting -= done
+                for future in done:
+                    _settle(futures[future], future.result(), rows, watch)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _pass_on(news: Any, planned: Sequence[Job], watch: Watcher) -> None:
+    """Hands on what the worker processes tell, waiting a moment for the first piece."""
+    try:
+        while True:
+            index, event, details = news.get(timeout=0.2)
+            watch(planned[index], event, details)
+    except queue.Empty:
+        return

@@ -1,0 +1,61 @@
+"""Dropout whose masks are a function of counters instead of the process-wide generator.
+
+The mask of a layer depends on the learner's stream, its step and the pass within the step, so it is the same in every
+engine and after every resume, and an anchor asked about the same pass drops the same units as the student: the
+less-forgetting gradient stays exactly zero at the anchor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedal.seeding import raw_bits
+
+ELEMENTWISE = (nn.Dropout,)
+CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+MAX_LAYERS, MAX_PASSES = 1 << 16, 1 << 16
+
+
+class MaskClock:
+    """Which pass of which step masks are drawn for. All copies of a model share one clock."""
+
+    def __init__(self, key: int) -> None:
+        self.key, self.step, self.current_pass = key, 0, 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MaskClock:
+        return self
+
+    def keep_mask(self, layer: int, p: float, n: int) -> Tensor:
+        counter = (self.step * MAX_PASSES + self.current_pass) * MAX_LAYERS + layer
+        threshold = np.uint64(min(int(p * 2.0**64), 2**64 - 1))
+        return torch.from_numpy(raw_bits(self.key, counter, n) >= threshold)
+
+
+class CounterDropout:
+    """The forward function of one dropout layer."""
+
+    def __init__(self, module: nn.Module, layer: int, clock: MaskClock) -> None:
+        self._module, self._layer, self._clock = module, layer, clock
+
+    def __call__(self, x: Tensor) -> Tensor:
+        p = float(self._module.p)  # type: ignore[arg-type]
+        if not self._module.training or p == 0.0:
+            return x
+        if p == 1.0:
+            return torch.zeros_like(x)
+        shape = x.shape
+        if isinstance(self._module, CHANNELWISE):  # whole channels (B, C, ...) drop together
+            shape = torch.Size((*x.shape[:2], *[1] * (x.dim() - 2)))
+        keep = self._clock.keep_mask(self._layer, p, shape.numel()).to(x.device).view(shape)
+        return x * (keep.to(x.dtype) / (1 - p))
+
+
+def seed_dropout(model: nn.Module, clock: MaskClock) -> None:
+    """Give every dropout layer of `model` masks from the clock. Deep copies of the model keep sharing it."""
+    for layer, module in enumerate(model.modules()):
+        if isinstance(module, ELEMENTWISE + CHANNELWISE):
+            module.forward = CounterDropout(module, layer, clock)  # type: ignore[assignment]

@@ -1,0 +1,207 @@
+"""Any `nn.Module` as a learner: one persistent optimizer, closed-form output gradients in, one step out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedal.errors import ConfigError
+from fedal.learners.base import Mode, State
+from fedal.learners.dropout import MaskClock, seed_dropout
+from fedal.seeding import philox_key
+
+
+@dataclass(frozen=True)
+class TorchSettings:
+    """How a torch learner steps. All of it is part of the recorded config because all of it can change bits."""
+
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    fused: bool = True
+    channels_last: bool = True
+    clip: float = 0.0  # largest norm of the whole gradient; 0 = no clipping
+
+
+class TorchLearner:
+    """Wraps a copy of `model`; the caller's own module stays as it is."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: TorchSettings | None = None,
+        *,
+        seed: int = 0,
+        owner: str = "",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.settings = settings or TorchSettings()
+        self.module = copy.deepcopy(model).to(dtype)
+        convolves = any(isinstance(part, nn.Conv2d) for part in self.module.modules())
+        self._format = torch.channels_last if convolves and self.settings.channels_last else torch.contiguous_format
+        if self._format is torch.channels_last:
+            self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._clock = MaskClock(philox_key(seed, "dropout", owner))
+        seed_dropout(self.module, self._clock)
+        self._parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self._optimizer = self._new_optimizer()
+        self._pending: list[Tensor] = []
+        self._pending_features: Tensor | None = None
+        self._spares: list[nn.Module] = []  # modules of anchors that are gone, to be filled again
+
+    # the two verbs
+
+    def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
+        self._clock.current_pass = len(self._pending)
+        with _in_mode(self.module, mode), torch.enable_grad():
+            output: Tensor = self.module(self._formatted(x))
+        self._pending.append(output)
+        return output.detach()
+
+    def learn(self, *dlogits: Tensor, dfeatures: Tensor | None = None) -> None:
+        if len(dlogits) != len(self._pending):
+            raise ValueError(f"learn() got {len(dlogits)} gradients for {len(self._pending)} pending passes")
+        roots, gradients = list(self._pending), list(dlogits)
+        if dfeatures is not None:
+            if self._pending_features is None:
+                raise ValueError("learn(dfeatures=...) needs a pending pass of logits_and_features()")
+            roots.append(self._pending_features)
+            gradients.append(dfeatures)
+        self._optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(roots, gradients)
+        if self.settings.clip:
+            nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
+        self._optimizer.step()
+        self.forget()
+        self._clock.step += 1
+
+    def forget(self) -> None:
+        self._pending.clear()
+        self._pending_features = None
+        self._clock.current_pass = 0
+
+    def frozen(self, mode: Mode = "train") -> TorchFrozen:
+        return TorchFrozen(self, mode)
+
+    def predict(self, x: Tensor) -> Tensor:
+        with _in_mode(self.module, "eval"), torch.no_grad():
+            output: Tensor = self.module(self._formatted(x))
+        return output
+
+    # on request: features, weights
+
+    @property
+    def feature_width(self) -> int:
+        width = getattr(self.module, "feature_width", None)
+        if not isinstance(width, int) or not hasattr(self.module, "features") or not hasattr(self.module, "classify"):
+            raise ConfigError(
+                f"{type(self.module).__name__} shows no features: give it methods features(x) and classify(features) "
+                "and an integer attribute feature_width, or choose a method that needs outputs only."
+            )
+        return width
+
+    def logits_and_features(self, x: Tensor, mode: Mode = "train") -> tuple[Tensor, Tensor]:
+        if self.feature_width and self._pending_features is not None:
+            raise ValueError("one pending pass with features at a time: learn() or forget() it first")
+        self._clock.current_pass = len(self._pending)
+        with _in_mode(self.module, mode), torch.enable_grad():
+            features: Tensor = self.module.features(self._formatted(x))  # type: ignore[operator]
+            output: Tensor = self.module.classify(features)  # type: ignore[operator]
+        self._pending_features = features
+        self._pending.append(output)
+        return output.detach(), features.detach()
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        self.module.load_state_dict(weights)  # copies in place: memory formats stay
+
+    def reset_optimizer(self) -> None:
+        self._optimizer = self._new_optimizer()
+
+    # state
+
+    def state_dict(self) -> State:
+        slots = {
+            str(index): {name: value for name, value in self._optimizer.state[parameter].items() if value is not None}
+            for index, parameter in enumerate(self._parameters)
+            if parameter in self._optimizer.state
+        }
+        return {"model": dict(self.module.state_dict()), "optimizer": slots, "step": self._clock.step}
+
+    def load_state_dict(self, state: State) -> None:
+        self.load_weights(state["model"])
+        self.reset_optimizer()
+        for index, slots in state["optimizer"].items():
+            parameter = self._parameters[int(index)]
+            # Moments must have their parameter's memory format: the fused kernel walks them side by side.
+            self._optimizer.state[parameter] = {
+                name: value.clone() if name == "step" else torch.empty_like(parameter.detach()).copy_(value)
+                for name, value in slots.items()
+            }
+        self._clock.step = int(state["step"])
+        self.forget()
+
+    # inside
+
+    def _new_optimizer(self) -> torch.optim.Optimizer:
+        s = self.settings
+        if s.optimizer == "adam":
+            return torch.optim.Adam(self._parameters, lr=s.lr, weight_decay=s.weight_decay, fused=s.fused)
+        return torch.optim.SGD(
+            self._parameters, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay, fused=s.fused
+        )
+
+    def _formatted(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=self._format) if x.dim() == 4 else x.contiguous()
+
+
+class TorchFrozen:
+    """An anchor: the learner as it was. Its module returns to the learner for the next anchor when it is dropped."""
+
+    def __init__(self, learner: TorchLearner, mode: Mode) -> None:
+        self._spares, self._mode, self._formatted = learner._spares, mode, learner._formatted
+        self._module = learner._spares.pop() if learner._spares else copy.deepcopy(learner.module)
+        with torch.no_grad():
+            present = [*learner.module.parameters(), *learner.module.buffers()]
+            mine = [*self._module.parameters(), *self._module.buffers()]
+            torch._foreach_copy_(mine, present)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        mode: Mode = "frozen" if self._mode == "train" else self._mode  # as the student, but no buffer moves
+        with _in_mode(self._module, mode), torch.no_grad():
+            output: Tensor = self._module(self._formatted(x))
+        return output
+
+    def state_dict(self) -> State:
+        return dict(self._module.state_dict())
+
+    def load_state_dict(self, state: State) -> None:
+        self._module.load_state_dict(state)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_module"):
+            self._spares.append(self._module)
+
+
+@contextmanager
+def _in_mode(module: nn.Module, mode: Mode) -> Iterator[None]:
+    """The one place that decides what BatchNorm and dropout do in a pass."""
+    training = mode != "eval"
+    if module.training != training:
+        module.train(training)
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()] if mode == "frozen" else []
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)

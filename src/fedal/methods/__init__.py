@@ -1,0 +1,54 @@
+"""Name -> method, written by hand. Importing a method does not import torch."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+
+from fedal.errors import ConfigError
+from fedal.methods.base import Method
+from fedal.own_code import import_object, is_import_path
+
+MODULES = {
+    "local": "fedal.methods.local",
+    "fedmd": "fedal.methods.fedmd",
+    "fedmd-lf": "fedal.methods.fedmd_lf",
+    "fedal": "fedal.methods.fedal",
+}
+
+
+_own: dict[str, Method] = {}
+
+
+def names() -> tuple[str, ...]:
+    return (*MODULES, *_own)
+
+
+def register(method: Method) -> Method:
+    """Makes a method of the user's own known by its name in this process."""
+    if method.name in MODULES:
+        raise ConfigError(f'method: the name "{method.name}" is taken by fedal itself. Choose another.')
+    _own[method.name] = method
+    return method
+
+
+def get(name: str) -> Method:
+    """The method called `name`, or one of the user's own as `package.module:METHOD`."""
+    if is_import_path(name):
+        return _imported(name)
+    if name in _own:
+        return _own[name]
+    if name not in MODULES:
+        near = difflib.get_close_matches(name.lower(), names(), n=1)
+        hint = f'Did you mean "{near[0]}"?' if near else "`fedal methods` lists them."
+        raise ConfigError(f'method: there is no method "{name}". {hint}')
+    method = importlib.import_module(MODULES[name]).METHOD
+    assert isinstance(method, Method)
+    return method
+
+
+def _imported(path: str) -> Method:
+    method = import_object(path, "method")
+    if not isinstance(method, Method):
+        raise ConfigError(f'method: "{path}" is a {type(method).__name__}; expected a fedal.methods.base.Method.')
+    return method

@@ -1,0 +1,47 @@
+"""What is measured, and on which data. Every accuracy is top-1 in evaluation mode on the global test set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedal.data.streams import Samples
+from fedal.errors import NonFiniteError
+from fedal.learners.base import Learner
+from fedal.seeding import Indices, philox_key, raw_bits
+
+EVALUATION_BATCH = 128  # larger ones cost more per sample on a CPU
+
+
+def accuracy(learner: Learner, samples: Samples, labels: Tensor, indices: Tensor) -> float:
+    """Share of the samples at `indices` whose largest logit is at their label."""
+    correct = torch.zeros((), dtype=torch.int64, device=labels.device)
+    for chosen in torch.split(indices, EVALUATION_BATCH):
+        logits = learner.predict(samples.take(chosen))
+        if not torch.isfinite(logits).all():
+            raise NonFiniteError("the model's outputs on the test set are not finite. A smaller lr usually helps.")
+        correct += (logits.argmax(-1) == labels[chosen]).sum()
+    return int(correct) / len(indices)
+
+
+def disagreement(outputs: Tensor) -> Tensor:
+    """zeta: the mean over clients and samples of KL(p_n || mean probability), Eq. (assum).  (N, B, K) -> ()"""
+    log_p = torch.log_softmax(outputs, -1)
+    log_mean = log_p.logsumexp(0) - np.log(len(outputs))
+    divergence: Tensor = (log_p.exp() * (log_p - log_mean)).sum(-1)
+    return divergence.mean()
+
+
+def stratified_subset(labels: NDArray[np.int64], size: int, seed: int) -> Indices:
+    """`size` indices with the class proportions of `labels`, fixed by the seed, sorted."""
+    draws = raw_bits(philox_key(seed, "evaluation"), 0, len(labels))
+    order = np.lexsort((draws, labels))  # class by class, shuffled inside each
+    counts = np.bincount(labels)
+    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    share = (rank + 0.5) / counts[labels[order]]  # taking all with a share below s takes the part s of every class
+    chosen: NDArray[Any] = order[np.argsort(share, kind="stable")[:size]]
+    return np.sort(chosen).astype(np.int64)

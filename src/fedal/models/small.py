@@ -1,0 +1,50 @@
+"""Three small models of different kinds that train in milliseconds and adapt to any input size.
+
+All have 64 features, so that methods which exchange features can mix them.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from fedal.models.classifier import Classifier
+
+FEATURES = 64
+
+
+class SmallMLP(Classifier):
+    """One hidden layer on the flattened input; takes vectors as well as images."""
+
+    def __init__(self, input_shape: tuple[int, ...], n_classes: int) -> None:
+        body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), FEATURES), nn.ReLU())
+        super().__init__(body, nn.Linear(FEATURES, n_classes), feature_width=FEATURES)
+
+
+class SmallCNN(Classifier):
+    """Two convolutions (16 and 32 channels), each halving the image, and a linear layer to the features.
+
+    Pooling comes before normalisation and ReLU: a quarter of the elements to touch. Odd sides round up, so that
+    an image of any size is taken.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], n_classes: int, *, batch_norm: bool) -> None:
+        channels, height, width = input_shape
+        layers: list[nn.Module] = []
+        for width_out in (16, 32):
+            layers += [nn.Conv2d(channels, width_out, 3, padding=1, bias=not batch_norm)]
+            layers += [nn.MaxPool2d(2, ceil_mode=True)]
+            layers += [nn.BatchNorm2d(width_out)] if batch_norm else []
+            layers += [nn.ReLU()]
+            channels, height, width = width_out, -(-height // 2), -(-width // 2)
+        body = nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, FEATURES), nn.ReLU())
+        super().__init__(body, nn.Linear(FEATURES, n_classes), feature_width=FEATURES)
+
+
+def cnn_small(input_shape: tuple[int, ...], n_classes: int) -> SmallCNN:
+    return SmallCNN(input_shape, n_classes, batch_norm=False)
+
+
+def cnn_small_bn(input_shape: tuple[int, ...], n_classes: int) -> SmallCNN:
+    return SmallCNN(input_shape, n_classes, batch_norm=True)

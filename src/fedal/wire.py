@@ -1,0 +1,79 @@
+"""The border between a client and the server: checks, copies, counts.
+
+Nothing passes that the method did not declare, that has a wrong shape or type of number, that is about another public
+batch, or that is not finite. What passes is a copy, so neither side can change what the other holds. The same checks
+run in every engine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from fedal.errors import NonFiniteError, WireError
+from fedal.lazy import torch
+from fedal.messages import Message
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Wire:
+    """Checks and meters for one run: `up` and `down` take a message and give what the other side may see."""
+
+    def __init__(
+        self,
+        up: Iterable[type[Message]],
+        down: Iterable[type[Message]],
+        sizes: Mapping[str, int],
+        dtype: torch.dtype,
+    ) -> None:
+        self._declared = {"up": tuple(up), "down": tuple(down)}
+        self._sizes = dict(sizes)  # axis name -> length, for instance {"B": 32, "K": 10}
+        self._dtype = dtype
+        self.up_bytes: Counter[str] = Counter()
+        self.down_bytes: Counter[str] = Counter()
+
+    def up(self, client_id: str, message: object, batch: str | None, expected_batch: str | None) -> Message:
+        """What the server receives of a client's upload about public batch `batch`."""
+        if batch != expected_batch:
+            raise WireError(
+                f'client "{client_id}" answered about public batch {batch}, this exchange is about {expected_batch}. '
+                "Draw the batch with self.public.batch(t, i) in every exchange."
+            )
+        return self._pass("up", client_id, message, self.up_bytes)
+
+    def down(self, client_id: str, message: object) -> Message:
+        """What client `client_id` receives of the server's reply."""
+        return self._pass("down", client_id, message, self.down_bytes)
+
+    def _pass(self, direction: str, client_id: str, message: object, meter: Counter[str]) -> Message:
+        where = f'from client "{client_id}"' if direction == "up" else f'to client "{client_id}"'
+        declared = self._declared[direction]
+        if not isinstance(message, Message) or type(message) not in declared:
+            names = ", ".join(kind.__name__ for kind in declared) or "nothing"
+            raise WireError(f"{type(message).__name__} {where}: this method declares {names} in that direction.")
+        copies = {name: self._checked(where, message, name, tensor) for name, tensor in message.tensors().items()}
+        meter[client_id] += sum(tensor.nbytes for tensor in copies.values())
+        return replace(message, **copies)
+
+    def _checked(self, where: str, message: Message, name: str, tensor: Tensor) -> Tensor:
+        what = f"{type(message).__name__}.{name} {where}"
+        axes = message.layout[name]
+        expected = tuple(self._sizes[axis] for axis in axes)
+        if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != expected:
+            found = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise WireError(f"{what} has shape {found}; expected ({', '.join(axes)}) = {expected}.")
+        if tensor.dtype != self._dtype:
+            raise WireError(f"{what} has numbers of type {tensor.dtype}; this run uses {self._dtype}.")
+        if not torch.isfinite(tensor).all():
+            raise NonFiniteError(f"{what} holds numbers that are not finite.")
+        return tensor.detach().clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"up_bytes": dict(self.up_bytes), "down_bytes": dict(self.down_bytes)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.up_bytes, self.down_bytes = Counter(state["up_bytes"]), Counter(state["down_bytes"])

