@@ -19,7 +19,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from fedal.durable import write_atomically
+from fedal.durable import TEMPORARY, write_atomically
 from fedal.errors import CheckpointError, NonFiniteError
 
 FORMAT = 1
@@ -40,7 +40,7 @@ def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
     write_atomically(folder / f"round-{round_:07}.safetensors", blob)
     text = json.dumps({**body, "checksum": _checksum(body)}, indent=1)
     write_atomically(folder / f"round-{round_:07}.json", text.encode())
-    _drop_old(folder)
+    _drop_old(folder, round_)
 
 
 def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
@@ -69,7 +69,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         if hashlib.sha256(blob).hexdigest() != content["tensors_sha256"]:
             raise CheckpointError(f"{path.with_suffix('.safetensors')}: the checksum does not match, it is damaged.")
         return int(content["round"]), _put_tensors(content["state"], load_tensors(blob))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
 
 
@@ -77,18 +77,25 @@ def _checksum(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _drop_old(folder: Path) -> None:
-    for path in sorted(folder.glob("round-*.json"))[:-KEEP]:
+def _drop_old(folder: Path, round_: int) -> None:
+    newest = f"round-{round_:07}.json"
+    found = sorted(folder.glob("round-*.json"))
+    damaged = [path for path in found if path.name > newest]  # newer, and yet the run went on from an older one
+    for path in damaged + [path for path in found if path.name <= newest][:-KEEP]:
         path.unlink()
     committed = {path.stem for path in folder.glob("round-*.json")}
     for path in folder.glob("round-*.safetensors"):
         if path.stem not in committed:
             path.unlink()
+    for path in folder.glob(f"{TEMPORARY}round-*"):  # of a save that was killed
+        path.unlink()
 
 
 def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """The same structure with every tensor moved to `tensors` under its path."""
     if isinstance(value, Tensor):
+        while name in tensors:  # {"a": {"b": ...}, "a/b": ...}
+            name += "'"
         tensors[name] = value
         return {"__tensor__": name}
     if isinstance(value, dict):

@@ -133,15 +133,19 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run methods x seeds and print a table with mean and spread."""
-    from fedal.config import parse_assignments, read_toml
+    from fedal.config import merge_settings, parse_assignments, read_toml
 
     given = dict(dataset=dataset, clients=clients, models=models, partition=partition, alpha=alpha, rounds=rounds)
     given |= dict(iterations=iterations, preset=preset, require=require, data=data, public=public)
+    said = {key: value for key, value in given.items() if value is not None} | parse_assignments(settings or [])
+    for key, instead in {"method": "--methods", "seed": "--seeds", "options": "--set NAME=VALUE"}.items():
+        if key in said:
+            raise ConfigError(f"--set {key}: a comparison has several runs; use {instead}.")
     values = read_toml(config) if config else {}
-    values |= values.pop("options", {})
-    values |= {key: value for key, value in given.items() if value is not None} | parse_assignments(settings or [])
-    for key in ("method", "seed"):
-        values.pop(key, None)
+    values = {key: value for key, value in values.items() if key not in ("method", "seed")}
+    values = merge_settings(values, said)
+    options = values.pop("options", {})
+    values = (options if isinstance(options, dict) else {"options": options}) | values
 
     from fedal.experiments.compare import compare as play
     from fedal.report.curves import plot_curves
@@ -153,22 +157,17 @@ def compare(
             should_stop=stop.requested,
         )  # fmt: skip
     _print_comparison(result)
+    for note in result.notes:
+        print(f"note: {note}")
     print(f"table: {result.path / 'table.csv'}\nplot:  {plot_curves(result)}")
 
 
 @app.command()
 def methods() -> None:
     """List the methods: what they send, what that reveals, what they need."""
-    from fedal import methods as known
-    from fedal.messages import in_words
+    from fedal.methods.table import COLUMNS, rows
 
-    rows = []
-    for name in known.names():
-        method = known.get(name)
-        sent = " / ".join(", ".join(kind.__name__ for kind in kinds) or "nothing" for kinds in (method.up, method.down))
-        needs = ", ".join(sorted(method.needs)) or "-"
-        rows.append([name, "yes" if method.black_box else "no", sent, in_words(method.reveals), needs, method.summary])
-    _print_table("Methods", ["method", "black-box", "sends up / down", "reveals", "needs", "in one line"], rows)
+    _print_table("Methods (bytes per client at B = 32, K = 10)", list(COLUMNS), rows())
 
 
 @app.command()
@@ -283,35 +282,39 @@ def _print_comparison(comparison: Comparison) -> None:
     _print_table(f"Final models on the whole test set, mean ± spread over {len(comparison.seeds)} seeds", columns, rows)
 
 
-def _print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+def _print_table(title: str, columns: list[str], rows: list[list[str]], *, numbers: bool = False) -> None:
+    """A table on the terminal; with `numbers` all columns but the first are aligned at the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", justify="right" if numbers and index else "left")
     for row in rows:
         table.add_row(*row)
     console = Console()
     console.print(table) if console.is_terminal else Console(width=160).print(table)
 
 
+from fedal import cli_inspect as cli_inspect  # noqa: E402 - its commands use what is defined above
+
+
 def main() -> None:
     """The entry point: every mistake of a user ends in one message, never in a traceback."""
     try:
         app()
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(130)
     except FedalError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
-        sys.exit(_exit_code(error))
+        sys.exit(2 if isinstance(error, ConfigError | CheckpointError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         os._exit(0)
-
-
-def _exit_code(error: FedalError) -> int:
-    if isinstance(error, Stopped):
-        return 130
-    return 2 if isinstance(error, ConfigError | CheckpointError) else 1
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)

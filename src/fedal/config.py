@@ -7,13 +7,14 @@ Order of authority: what the user says, then the preset, then the defaults. Opti
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError
 
 from fedal import data, methods
 from fedal.data.partition import PARTITIONS
@@ -21,6 +22,7 @@ from fedal.errors import ConfigError
 from fedal.messages import NOT_BLACK_BOX, Leak, in_words
 from fedal.methods.base import Method, MethodOptions
 
+InstrumentName = Literal["forgetting", "zeta", "gradients"]
 ClientId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 PAPER_CLIENTS = {"mnist": 10, "svhn": 20, "cifar10": 15, "cinic10": 10, "celeba": 20}
@@ -31,6 +33,14 @@ REQUIREMENTS: dict[str, Leak] = {
     "outputs-only": ~(Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS),
 }
 """What `require` forbids to cross the wire."""
+
+OTHER_WORDS = {"learning_rate": "lr", "model": "models", "num_clients": "clients", "n_clients": "clients"}
+"""What people call a setting elsewhere -> what it is called here."""
+
+
+def _split_names(value: Any) -> Any:
+    """`forgetting,zeta` on the command line is a list."""
+    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
 class ClientConfig(BaseModel):
@@ -74,6 +84,9 @@ class Config(BaseModel):
     eval_every: int = Field(50, ge=1, description="iterations between evaluations, rounded up to a round end")
     eval_samples: int = Field(500, ge=1, description="test samples while training (final rows use all)")
     eval_after_local: bool = Field(True, description="also evaluate between local training and transfer")
+    instruments: Annotated[tuple[InstrumentName, ...], BeforeValidator(_split_names)] = Field(
+        (), description="measured in every recorded round, see docs/theory.md: forgetting, zeta, gradients"
+    )
     checkpoint_every: int | Literal["auto"] = Field("auto", description="rounds; auto: saving costs under 2%")
     engine: Literal["threads"] = Field("threads", description="how clients run side by side")
     workers: int = Field(0, ge=0, description="worker threads (0: one per core); does not change a bit")
@@ -89,6 +102,7 @@ class Config(BaseModel):
     def __init__(self, **values: Any) -> None:
         problems: list[str] = []
         values = {key: value for key, value in values.items() if value is not None}
+        _refuse_unknown_names(values, problems)
         values = _with_preset(values)
         values["options"] = _sort_out_options(values, problems)
         try:
@@ -138,14 +152,18 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
     """The config in a TOML file (if any) with overrides on top."""
     values = read_toml(path) if path is not None else {}
     given = {key: value for key, value in overrides.items() if value is not None}
-    if {"iterations", "rounds"} & given.keys():  # the command line replaces the length in the file
-        values = {key: value for key, value in values.items() if key not in ("iterations", "rounds")}
     try:
-        return Config(**_merge(values, given))
+        return Config(**merge_settings(values, given))
     except ConfigError as error:
-        raise ConfigError(
-            "\n".join(f"{path}, {line}" for line in str(error).splitlines()) if path else str(error)
-        ) from None
+        in_file = {*values, *_as_dict(values.get("options", {}))} - given.keys()
+        lines = [f"{path}, {line}" if _key_of(line) in in_file else line for line in str(error).splitlines()]
+        raise type(error)("\n".join(lines)) from None
+
+
+def _key_of(problem: str) -> str:
+    """The setting that a line of a ConfigError is about."""
+    found = re.match(r"(?:options\.)?(\w+)", problem)
+    return found[1] if found else ""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -157,10 +175,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is not valid TOML: {error}.") from None
 
 
-def _merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides win; a flat method option wins over the same one in [options]."""
+def merge_settings(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides win; a flat method option wins over the same one in [options], and either length over both."""
+    if {"iterations", "rounds"} & overrides.keys():
+        values = {key: value for key, value in values.items() if key not in ("iterations", "rounds")}
     merged = {**values, **overrides}
-    if "options" in values:
+    if isinstance(values.get("options"), dict) and isinstance(overrides.get("options", {}), dict):
         merged["options"] = {key: value for key, value in dict(values["options"]).items() if key not in overrides}
         merged["options"] |= dict(overrides.get("options", {}))
     return merged
@@ -198,7 +218,7 @@ def _with_preset(values: dict[str, Any]) -> dict[str, Any]:
     if "rounds" not in values:
         alpha = values.get("alpha", 1.0)
         long = dataset in ("celeba", "cinic10")
-        preset["iterations"] = 10_000 if long else PAPER_ITERATIONS.get(alpha, 7000)
+        preset["iterations"] = 10_000 if long else PAPER_ITERATIONS.get(alpha if _is_number(alpha) else 1.0, 7000)
     name = values.get("method", "fedal")
     if isinstance(name, str) and (":" in name or name in methods.names()):
         options = dict(methods.get(name).paper_options)
@@ -208,18 +228,43 @@ def _with_preset(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_dict(options: Any) -> dict[str, Any]:
-    return options.model_dump() if isinstance(options, BaseModel) else dict(options)
+    if isinstance(options, BaseModel):
+        return options.model_dump()
+    return dict(options) if isinstance(options, Mapping) else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _refuse_unknown_names(values: dict[str, Any], problems: list[str]) -> None:
+    """Reports data sets and partitions that do not exist, and takes them out: other mistakes are still looked for."""
+    known = {"dataset": ("data set", data.names()), "partition": ("partition", list(PARTITIONS))}
+    for key, (what, names) in known.items():
+        name = values.get(key, names[0])
+        if name in names or (key == "dataset" and "data" in values):
+            continue
+        near = difflib.get_close_matches(str(name).lower().replace("_", "-"), names, n=1)
+        hint = f'Did you mean "{near[0]}"?' if near else f"There are: {', '.join(names)}."
+        problems.append(f'{key}: there is no {what} "{name}". {hint}')
+        values.pop(key)
 
 
 def _sort_out_options(values: dict[str, Any], problems: list[str]) -> MethodOptions:
     """Moves flat method options out of `values`, and reports keys that nobody knows."""
     try:
-        method = methods.get(values.get("method", "fedal"))
+        name = values.get("method", "fedal")
+        if not isinstance(name, str):
+            raise ConfigError(f"method = {name!r}: expected a name. `fedal methods` lists them.")
+        method = methods.get(name)
     except ConfigError as error:
         problems.append(str(error))
         values.pop("method")
         method = None
-    given = _as_dict(values.pop("options", {}))
+    options = values.pop("options", {})
+    if not isinstance(options, Mapping | BaseModel):
+        problems.append(f"options = {options!r}: expected a table of method options, such as tau = 3.")
+    given = _as_dict(options)
     known = list(method.options.model_fields) if method else []
     for key in [key for key in values if key not in Config.model_fields]:
         if key in known:
@@ -227,12 +272,12 @@ def _sort_out_options(values: dict[str, Any], problems: list[str]) -> MethodOpti
         else:
             values.pop(key)
             if method:  # without one, the key may be an option of the method that was meant
-                problems.append(_unknown(key, [*Config.model_fields, *known], f" of {method.name}"))
+                problems.append(unknown_setting(key, [*Config.model_fields, *known], [method.name]))
     if method is None:
         return MethodOptions()
     for key in [key for key in given if key not in known]:
         given.pop(key)
-        problems.append(_unknown(f"options.{key}", [f"options.{name}" for name in known], f" of {method.name}"))
+        problems.append(unknown_setting(f"options.{key}", [f"options.{name}" for name in known], [method.name]))
     try:
         return method.options(**given)
     except ValidationError as error:
@@ -240,22 +285,38 @@ def _sort_out_options(values: dict[str, Any], problems: list[str]) -> MethodOpti
         return method.options()
 
 
-def _unknown(key: str, known: Iterable[str], whose: str) -> str:
-    near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]}?" if near else "`fedal run --help` and `fedal methods` list them."
-    return f"{key}: no such setting, and no option{whose}. {hint}"
+def unknown_setting(key: str, known: Sequence[str], methods: Iterable[str]) -> str:
+    """What to say about a key that is neither a setting nor an option of these methods."""
+    near = [OTHER_WORDS[key]] if key in OTHER_WORDS else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
+    return f"{key}: no such setting, and no option of {', '.join(methods)}. {hint}"
+
+
+SEVERAL_TYPES = {
+    "clients": "expected a number of clients or a list of tables with name and model",
+    "models": "expected auto, same, a name of `fedal models`, or a list of names",
+    "checkpoint_every": "expected a number of rounds, or auto",
+}
+WRONG_TYPE = ("tuple_type", "int_type", "int_parsing", "string_type")
+TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$")  # how pydantic names the branch of a union
 
 
 def _explain(error: ValidationError, known: list[str]) -> list[str]:
-    lines = []
+    lines: dict[str, str] = {}  # place -> what is wrong there
     for problem in error.errors(include_url=False):
-        where = ".".join(str(part) for part in problem["loc"] if not str(part).startswith(("constrained-", "tuple[")))
+        where = ".".join(str(part) for part in problem["loc"] if not TYPE_NAME.match(str(part)))
+        expected = problem["msg"][0].lower() + problem["msg"][1:]
+        if problem["type"] == "string_pattern_mismatch":
+            expected = "expected up to 63 lower-case letters, digits and dashes"
+        if problem["type"] in WRONG_TYPE:
+            expected = SEVERAL_TYPES.get(where, expected)
         if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(where.split(".")[-1], known, n=1)
-            lines.append(f"{where}: no such setting." + (f" Did you mean {near[0]}?" if near else ""))
+            near = difflib.get_close_matches(where.split(".")[-1], [*known, *ClientConfig.model_fields], n=1)
+            lines.setdefault(where, f"{where}: no such setting." + (f" Did you mean {near[0]}?" if near else ""))
         else:
-            lines.append(f"{where} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}.")
-    return list(dict.fromkeys(lines))
+            lines.setdefault(where, f"{where} = {problem['input']!r}: {expected}.")
+    # A wrong entry of a list is told once, not again as "this list is no number".
+    return [line for where, line in lines.items() if not any(other.startswith(f"{where}.") for other in lines)]
 
 
 def _contradictions(config: Config) -> list[str]:
@@ -267,19 +328,13 @@ def _contradictions(config: Config) -> list[str]:
             f"iterations = {config.iterations} and rounds = {config.rounds}: give one of them; "
             f"iterations = rounds x tau, here tau = {config.tau}."
         )
-    if config.data is None and config.dataset not in data.names():
-        near = difflib.get_close_matches(config.dataset.lower(), data.names(), n=1)
-        hint = f'Did you mean "{near[0]}"?' if near else "`fedal datasets` lists them."
-        problems.append(f'dataset: there is no data set "{config.dataset}". {hint}')
-    if config.partition is not None and config.partition not in PARTITIONS:
-        near = difflib.get_close_matches(config.partition, PARTITIONS, n=1)
-        hint = f'Did you mean "{near[0]}"?' if near else "Choose one of: " + ", ".join(PARTITIONS) + "."
-        problems.append(f'partition: there is no partition "{config.partition}". {hint}')
     names = config.client_names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         problems.append(f'clients: the name "{twice[0]}" is used {names.count(twice[0])} times; names must differ.')
-    if len(names) < 2 and method.exchanges:
+    if not names:
+        problems.append("clients: the list is empty; expected at least one client.")
+    elif len(names) < 2 and method.exchanges:
         problems.append(
             f"clients = {len(names)}: {method.name} exchanges outputs between clients and needs at least 2. "
             "Add clients, or use method local."

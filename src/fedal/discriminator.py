@@ -52,10 +52,19 @@ class Discriminator:
             dtype=dtype or torch.float32,
         )
 
+    @property
+    def module(self) -> torch.nn.Module:
+        """h as a function of `inputs`: scores of the roster's members before the softmax."""
+        return self._learner.module
+
+    def inputs(self, f: Tensor) -> Tensor:
+        """What it sees of logits: softmax(f / E).  (..., K) -> (..., K)"""
+        return torch.softmax(f / self._temperature, -1)
+
     def train_step(self, f: Tensor, present: Sequence[str]) -> Tensor:
         """One ascent step on U = mean of -CE(n, h(p_n)) over all N * B outputs; its accuracy before the step."""
         owners = self._owners(f, present)
-        h = self._learner.logits(torch.softmax(f / self._temperature, -1).flatten(0, 1))
+        h = self._learner.logits(self.inputs(f).flatten(0, 1))
         self._learner.learn(cross_entropy(h, owners).gradient)
         return (h.argmax(-1) == owners).to(f.dtype).mean()
 
@@ -63,7 +72,7 @@ class Discriminator:
         """dU_n/df_n per sample at the current w; every row sums to zero over classes.  (N, B, K) -> (N, B, K)"""
         f = f.detach().requires_grad_()
         with torch.enable_grad():
-            h = self._learner.module(torch.softmax(f / self._temperature, -1).flatten(0, 1))
+            h = self.module(self.inputs(f).flatten(0, 1))
             owners = self._owners(f, present)
             utility = (
                 torch.log_softmax(h, -1).gather(1, owners[:, None]).sum()

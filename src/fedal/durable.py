@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fedal.errors import CheckpointError
+
 TEMPORARY = ".tmp-"
 
 
@@ -37,13 +39,20 @@ class RecordFile:
     """One JSON object per line, only ever appended to, and cut back to a known length on resume."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
-        self._file = open(path, "ab")  # noqa: SIM115 - open for the whole run
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
+        found = self._file.seek(0, os.SEEK_END)
+        if found < length:
+            self._file.close()
+            raise CheckpointError(
+                f"{path} has {found} bytes; there were {length} when the checkpoint was made, so rows are missing."
+            )
         self._file.truncate(length)
         self._file.seek(length)
 
     def append(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row).encode() + b"\n")
-        self._file.flush()
+        line = memoryview(json.dumps(row).encode() + b"\n")
+        while line:  # on a disk that fills up, a part is written before the error
+            line = line[self._file.write(line) :]
 
     def sync(self) -> int:
         """The length that is safely on disk."""

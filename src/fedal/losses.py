@@ -37,6 +37,15 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Loss:
     return Loss(gradient / len(logits), lambda: -torch.log_softmax(logits, -1)[rows, labels].mean())
 
 
+def soft_cross_entropy(target: Tensor, logits: Tensor) -> Loss:
+    """-sum_k target_k log softmax(f)_k, the target being probabilities; a row of zeros adds nothing to the mean."""
+    mass = target.sum(-1, keepdim=True)
+    return Loss(
+        (mass * torch.softmax(logits, -1) - target) / len(logits),
+        lambda: -(target * torch.log_softmax(logits, -1)).sum(-1).mean(),
+    )
+
+
 def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
     """KL(softmax(teacher/E) || softmax(student/E)), Eq. (kl); its gradient is exactly zero at equal logits."""
     E = temperature
@@ -59,6 +68,104 @@ def l1(target: Tensor, values: Tensor) -> Loss:
     return Loss(difference.sign() / difference.numel(), lambda: difference.abs().mean())
 
 
+def cross_correlation(target: Tensor, student: Tensor, off_diagonal: float, unbiased_std: bool = False) -> Loss:
+    """sum_u (1 - C_uu)^2 + off_diagonal * sum_{u != v} (1 + C_uv)^2, C the correlation of student and target logits.
+
+    Columns (classes) are standardised over the batch, so their means and scales in the target teach nothing.
+    `unbiased_std` is the slip of FCCL's authors: the std divides by B - 1 and C by B, so that C_uu stays below 1.
+    """
+    batch, degrees = len(student), len(student) - unbiased_std
+    centred, scale = _centred(student, degrees)
+    others, other_scale = _centred(target, degrees)
+    z, z_target = centred / scale, others / other_scale
+    C = z.T @ z_target / batch
+    on = torch.eye(len(C), dtype=torch.bool, device=C.device)
+    slope = 2 * torch.where(on, C - 1, off_diagonal * (C + 1))  # dL/dC
+    pull = z_target @ slope.T / (batch * scale)
+    pull = pull - z * (pull * z).sum(0) / degrees  # the scale of a column depends on its values,
+    return Loss(
+        pull - pull.mean(0),  # and so does its mean
+        lambda: torch.where(on, (1 - C).square(), off_diagonal * (1 + C).square()).sum(),
+    )
+
+
+def _centred(values: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
+    """Columns without their mean, and their std with 1e-6 under the root: never a division by zero."""
+    centred = values - values.mean(0)
+    return centred, (centred.square().sum(0) / degrees + 1e-6).sqrt()
+
+
+def non_target(
+    teacher: Tensor, student: Tensor, labels: Tensor, temperature: float = 1.0, renormalise: bool = False
+) -> Loss:
+    """sum_{k != y} a_k (log a_k - log b_k) with a, b the softmax of teacher/T and student/T over all classes.
+
+    As it stands this is no divergence: it can be negative, and at equal logits it still pulls the label down.
+    `renormalise` takes the softmax over the K - 1 other classes, which makes it one (and void for K = 2).
+    """
+    T = temperature
+    label = torch.zeros_like(student, dtype=torch.bool).scatter_(1, labels[:, None], value=True)
+    hidden = label if renormalise else torch.zeros_like(label)
+    log_a, log_b = (torch.log_softmax((f / T).masked_fill(hidden, -torch.inf), -1) for f in (teacher, student))
+    a = log_a.exp().masked_fill(label, 0)
+    return Loss(
+        (a.sum(-1, keepdim=True) * log_b.exp() - a) / (T * len(student)),
+        lambda: (a * (log_a - log_b).masked_fill(label, 0)).sum(-1).mean(),
+    )
+
+
+def similarities(features: Tensor, temperature: float) -> Tensor:
+    """The cosine of each sample's features with those of every other sample, over a temperature.  (B, d) -> (B, B-1)"""
+    h, _ = _directions(features)
+    return (h @ h.T)[_others(len(h), h.device)].view(len(h), -1) / temperature
+
+
+def similarity_kl(target: Tensor, features: Tensor, temperature: float) -> Loss:
+    """KL(softmax(target) || softmax(similarities(features))) by rows; its gradient is in the features (B, d)."""
+    divergence = kl(target, similarities(features, temperature))
+    h, norms = _directions(features)
+    d_cosines = h.new_zeros(len(h), len(h))
+    d_cosines[_others(len(h), h.device)] = divergence.gradient.flatten() / temperature
+    d_h = (d_cosines + d_cosines.T) @ h  # every sample is in its own row and in those of the others
+    gradient = (d_h - h * (h * d_h).sum(-1, keepdim=True)) / norms
+    return Loss(gradient.masked_fill(norms <= SHORTEST, 0), divergence.evaluate)  # a zero vector has no direction
+
+
+SHORTEST = 1e-12  # below this length a feature vector counts as zero
+
+
+def _directions(features: Tensor) -> tuple[Tensor, Tensor]:
+    norms = features.norm(dim=-1, keepdim=True).clamp(min=SHORTEST)
+    return features / norms, norms
+
+
+def _others(n: int, device: torch.device) -> Tensor:
+    return ~torch.eye(n, dtype=torch.bool, device=device)
+
+
+def l2(target: Tensor, values: Tensor) -> Loss:
+    """The squared distance: sum over columns, mean over the batch."""
+    difference = values - target
+    return Loss(2 * difference / len(values), lambda: difference.square().sum(-1).mean())
+
+
+def l2_of_probs(target: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
+    """The squared distance of softmax(student/E) from the probabilities `target`."""
+    p = torch.softmax(student / temperature, -1)
+    distance = l2(target, p)
+    along = distance.gradient * p
+    return Loss((along - p * along.sum(-1, keepdim=True)) / temperature, distance.evaluate)
+
+
+def kl_to_probs(target: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
+    """KL(target || softmax(student/E)) for a teacher that is known by its probabilities."""
+    E = temperature
+    return Loss(
+        (torch.softmax(student / E, -1) - target) / (E * len(student)),
+        lambda: (torch.xlogy(target, target) - target * torch.log_softmax(student / E, -1)).sum(-1).mean(),
+    )
+
+
 def d_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Gradient of the mean cross-entropy in the logits.  (B, K), (B,) -> (B, K)"""
     return cross_entropy(logits, labels).gradient
@@ -71,5 +178,5 @@ def d_kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
 
 def class_prior(counts: Tensor, smoothing: float = 1.0) -> Tensor:
     """log pi: a client's own label frequencies with `smoothing` pseudo-samples per class.  (K,) -> (K,)"""
-    smoothed = counts + smoothing
+    smoothed = counts.double() + smoothing
     return (smoothed / smoothed.sum()).log()

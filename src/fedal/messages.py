@@ -1,15 +1,18 @@
 """What may cross the wire, and nothing else.
 
-A message is a frozen dataclass of tensors. Its `layout` names the axes of each tensor (B samples of the public batch,
-K classes), so that the wire can check it before anybody uses it; its `leak` says what it reveals. Plain integers
-(how many clients spoke) travel in the header and are not payload.
+A message is a frozen dataclass of tensors. Its `layout` names the axes of each tensor, so that the wire can check it
+before anybody uses it; its `leak` says what it reveals. Plain integers (how many clients spoke) travel in the header
+and are not payload.
+
+Axes: B samples of the public batch, B-1 the other samples of that batch, K classes, d the width of the features, x the
+numbers of one input, C an option of the method (`Method.axes`), * any length.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +24,15 @@ class Leak(enum.Flag):
     NOTHING = 0
     PUBLIC_OUTPUTS = enum.auto()  # what a model answers on public samples
     OUTPUT_GRADIENTS = enum.auto()  # how the server would like those answers to change
+    FEATURE_GEOMETRY = enum.auto()  # how similar public samples look to a model
+    PUBLIC_FEATURES = enum.auto()  # the vector before the last layer, on public samples
+    CLASS_FEATURES = enum.auto()  # mean features of private samples per class
+    CLASS_OUTPUTS = enum.auto()  # mean outputs on private samples per class
+    LABEL_COUNTS = enum.auto()  # how many private samples of each class there are
+    CLASS_INPUTS = enum.auto()  # mean private inputs per class: blurred data
+    PRIVATE_OUTPUTS = enum.auto()  # what a model answers on single private samples
+    PRIVATE_FEATURES = enum.auto()  # features of single private samples
+    PRIVATE_LABELS = enum.auto()  # labels of single private samples
     PARAMETERS = enum.auto()  # the model itself
     ARCHITECTURE = enum.auto()  # its shape
 
@@ -30,6 +42,15 @@ NOT_BLACK_BOX = Leak.PARAMETERS | Leak.ARCHITECTURE
 LEAK_WORDS = {
     Leak.PUBLIC_OUTPUTS: "outputs on public data",
     Leak.OUTPUT_GRADIENTS: "gradients in those outputs",
+    Leak.FEATURE_GEOMETRY: "similarities of public samples",
+    Leak.PUBLIC_FEATURES: "features of public data",
+    Leak.CLASS_FEATURES: "mean features per class",
+    Leak.CLASS_OUTPUTS: "mean outputs per class",
+    Leak.LABEL_COUNTS: "label counts",
+    Leak.CLASS_INPUTS: "mean inputs per class",
+    Leak.PRIVATE_OUTPUTS: "outputs on private samples",
+    Leak.PRIVATE_FEATURES: "features of private samples",
+    Leak.PRIVATE_LABELS: "labels of private samples",
     Leak.PARAMETERS: "model parameters",
     Leak.ARCHITECTURE: "model architecture",
 }
@@ -46,14 +67,36 @@ class Message:
 
     leak: ClassVar[Leak] = Leak.NOTHING
     layout: ClassVar[dict[str, tuple[str, ...]]] = {}
+    whole_numbers: ClassVar[dict[str, str]] = {}  # fields that are not floats -> their torch type
+    about_batch: ClassVar[bool] = True  # whether it speaks of the public batch of the exchange
+    size: ClassVar[str] = ""  # its bytes in words, where the layout does not tell
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not any("leak" in vars(kind) for kind in cls.__mro__ if kind is not Message):
+            raise TypeError(f"{cls.__name__} does not say what it reveals: give it `leak = Leak...`")
 
     def tensors(self) -> dict[str, Tensor]:
+        """What is payload, by name."""
         return {name: getattr(self, name) for name in self.layout}
+
+    @classmethod
+    def payload_fields(cls) -> tuple[str, ...]:
+        """The fields that hold tensors; all others are plain integers of the header."""
+        return tuple(cls.layout)
+
+    def axes_of(self, name: str) -> tuple[str, ...] | None:
+        """The axes of one of `tensors()`; None when any shape will do."""
+        return self.layout[name]
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Message:
+        """The same message with other tensors: what a reader gets is a copy."""
+        return replace(self, **tensors)
 
 
 @dataclass(frozen=True)
 class Outputs(Message):
-    """A client's logits on the public batch, line `upload` of Algorithm 1: 4 * B * K bytes."""
+    """A model's logits on the public batch, line `upload` of Algorithm 1: 4 * B * K bytes."""
 
     values: Tensor
 
@@ -82,3 +125,186 @@ class Guidance(Message):
 
     leak = Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS
     layout = {"mean": ("B", "K"), "grad": ("B", "K")}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class OutputsAndSimilarities(Outputs):
+    """Logits on the public batch and how similar its samples look to each other: 4 * (B * K + B * (B - 1)) bytes."""
+
+    similarities: Tensor
+
+    leak = Leak.PUBLIC_OUTPUTS | Leak.FEATURE_GEOMETRY
+    layout = {**Outputs.layout, "similarities": ("B", "B-1")}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class ConsensusAndSimilarities(Consensus):
+    """Mean logits and mean similarities over the `count` clients who spoke: 4 * (B * K + B * (B - 1)) bytes."""
+
+    similarities: Tensor
+
+    leak = Leak.PUBLIC_OUTPUTS | Leak.FEATURE_GEOMETRY
+    layout = {**Consensus.layout, "similarities": ("B", "B-1")}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class Centroids(Message):
+    """The mean outputs of each of C groups of clients: 4 * C * B * K bytes. A group of one shows that client's own."""
+
+    values: Tensor
+
+    leak = Leak.PUBLIC_OUTPUTS
+    layout = {"values": ("C", "B", "K")}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class PublicFeatures(Message):
+    """The vectors before the last layer on the public batch: 4 * B * d bytes."""
+
+    values: Tensor
+
+    leak = Leak.PUBLIC_FEATURES
+    layout = {"values": ("B", "d")}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class FeatureConsensus(Message):
+    """The mean features over the `count` clients who spoke: 4 * B * d bytes."""
+
+    mean: Tensor
+    count: int
+
+    leak = Leak.PUBLIC_FEATURES
+    layout = {"mean": ("B", "d")}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class ClassFeatures(Message):
+    """Mean features of the K_n classes that a client has shown, in the order of the classes, and how many samples each
+    mean is of: 4 * K_n * d + 4 * K bytes."""
+
+    rows: Tensor
+    counts: Tensor
+
+    leak = Leak.CLASS_FEATURES | Leak.LABEL_COUNTS
+    layout = {"rows": ("*", "d"), "counts": ("K",)}  # noqa: RUF012
+    whole_numbers = {"counts": "int32"}  # noqa: RUF012
+    about_batch = False
+    size = "4·K_n·d + 4·K B"
+
+
+@dataclass(frozen=True)
+class Prototypes(Message):
+    """The mean features of every class over the clients; zeros for a class that nobody has shown: 4 * K * d bytes."""
+
+    rows: Tensor
+
+    leak = Leak.CLASS_FEATURES
+    layout = {"rows": ("K", "d")}  # noqa: RUF012
+    about_batch = False
+
+
+@dataclass(frozen=True)
+class ClassOutputs(Message):
+    """Mean probabilities per class, row l on samples of label l, and of how many samples (up) or other clients (down);
+    0 means that the row says nothing: 4 * K * K + 4 * K bytes."""
+
+    values: Tensor
+    counts: Tensor
+
+    leak = Leak.CLASS_OUTPUTS | Leak.LABEL_COUNTS
+    layout = {"values": ("K", "K"), "counts": ("K",)}  # noqa: RUF012
+    whole_numbers = {"counts": "int32"}  # noqa: RUF012
+    about_batch = False
+
+
+@dataclass(frozen=True)
+class ClassInputs(Message):
+    """Mean inputs per class, and of how many samples (up) or other clients (down); 0 means that the row says nothing:
+    4 * K * x + 4 * K bytes."""
+
+    values: Tensor
+    counts: Tensor
+
+    leak = Leak.CLASS_INPUTS | Leak.LABEL_COUNTS
+    layout = {"values": ("K", "x"), "counts": ("K",)}  # noqa: RUF012
+    whole_numbers = {"counts": "int32"}  # noqa: RUF012
+    about_batch = False
+
+
+@dataclass(frozen=True)
+class MeanInputOutputs(Message):
+    """Probabilities on the mean input of each class, or their mean over the other clients: 4 * K * K bytes."""
+
+    values: Tensor
+
+    leak = Leak.CLASS_OUTPUTS
+    layout = {"values": ("K", "K")}  # noqa: RUF012
+    about_batch = False
+
+
+@dataclass(frozen=True)
+class Codes(Message):
+    """Soft labels of the public batch as the bytes of `fedal.quantise`; the meter counts what the codec really wrote.
+
+    `begins` is 1 in an upload whose reader has to forget all codes of before, in both directions.
+    """
+
+    packed: Tensor
+    begins: int = 0
+
+    leak = Leak.PUBLIC_OUTPUTS
+    layout = {"packed": ("*",)}  # noqa: RUF012
+    whole_numbers = {"packed": "uint8"}  # noqa: RUF012
+    size = "4 to 20 B"  # delta coding, one bit: a change bit per sample, ceil(log2 K) more for each change
+
+
+@dataclass(frozen=True)
+class PrivateSamples(Message):
+    """A batch of private samples as a client's model sees it, with labels: 4 * B * (d + K + 1) bytes."""
+
+    features: Tensor
+    values: Tensor
+    labels: Tensor
+
+    leak = Leak.PRIVATE_FEATURES | Leak.PRIVATE_OUTPUTS | Leak.PRIVATE_LABELS
+    layout = {"features": ("B", "d"), "values": ("B", "K"), "labels": ("B",)}  # noqa: RUF012
+    whole_numbers = {"labels": "int32"}  # noqa: RUF012
+    about_batch = False
+
+
+@dataclass(frozen=True)
+class PrivateAnswers(Message):
+    """The server's logits on the private batch that a client sent: 4 * B * K bytes."""
+
+    values: Tensor
+
+    leak = Leak.PRIVATE_OUTPUTS
+    layout = {"values": ("B", "K")}  # noqa: RUF012
+    about_batch = False
+
+
+@dataclass(frozen=True)
+class Weights(Message):
+    """All parameters and buffers of a model, on how many samples it was trained, and how many clients share it."""
+
+    values: dict[str, Tensor]
+    samples: int
+    members: int = 1
+
+    leak = Leak.PARAMETERS | Leak.ARCHITECTURE
+    about_batch = False
+    size = "4·weights B"
+
+    @classmethod
+    def payload_fields(cls) -> tuple[str, ...]:
+        return ("values",)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.values
+
+    def axes_of(self, name: str) -> None:
+        return None
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Weights:
+        return replace(self, values=tensors)

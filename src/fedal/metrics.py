@@ -28,12 +28,20 @@ def accuracy(learner: Learner, samples: Samples, labels: Tensor, indices: Tensor
     return int(correct) / len(indices)
 
 
-def disagreement(outputs: Tensor) -> Tensor:
-    """zeta: the mean over clients and samples of KL(p_n || mean probability), Eq. (assum).  (N, B, K) -> ()"""
+def divergences(outputs: Tensor) -> Tensor:
+    """KL(p_n || mean probability) in nats for every client and sample: what zeta_n of Eq. (assum) averages.
+
+    (N, B, K) -> (N, B)
+    """
     log_p = torch.log_softmax(outputs, -1)
     log_mean = log_p.logsumexp(0) - np.log(len(outputs))
     divergence: Tensor = (log_p.exp() * (log_p - log_mean)).sum(-1)
-    return divergence.mean()
+    return divergence
+
+
+def disagreement(outputs: Tensor) -> Tensor:
+    """zeta: the mean over clients and samples of KL(p_n || mean probability), Eq. (assum).  (N, B, K) -> ()"""
+    return divergences(outputs).mean()
 
 
 def stratified_subset(labels: NDArray[np.int64], size: int, seed: int) -> Indices:

@@ -5,11 +5,12 @@ A folder from somebody else is data: nothing named in it is imported unless the 
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedal.config import Config, load_config, read_toml
 from fedal.durable import TEMPORARY, write_atomically
-from fedal.errors import ConfigError, FedalError
+from fedal.errors import CheckpointError, ConfigError, FedalError
 from fedal.own_code import is_import_path
 
 if TYPE_CHECKING:
@@ -86,10 +87,21 @@ class RunFolder:
         if strangers:
             raise ConfigError(f"{self.path} is not empty (it holds {strangers[0]}). Choose another --out.")
 
+    def create(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path}: the folder cannot be made ({error.strerror}). Choose another --out."
+            ) from None
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time works in the folder; the lock goes with the process, however it ends."""
-        descriptor = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            descriptor = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            raise ConfigError(f"{self.path}: nothing can be written there ({error.strerror}).") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -110,20 +122,32 @@ class RunFolder:
             self._refuse_imports()
         return load_config(self.config, {})
 
+    def read_environment(self) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = json.loads(self.environment.read_bytes())
+            return {"clients": {}, **content}
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{self.environment}: cannot be read ({type(error).__name__}: {error}).") from None
+
     def _refuse_imports(self) -> None:
-        values = read_toml(self.config)
-        models = values.get("models", [])
-        tables = values.get("clients", [])
-        names = [values.get("method", ""), *([models] if isinstance(models, str) else models)]
-        names += (
-            [table.get("model", "") for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
-        )
-        imported = [name for name in names if isinstance(name, str) and is_import_path(name)]
+        imported = named_code(read_toml(self.config))
         if imported:
             raise ConfigError(
                 f'{self.path} names code of its own, "{imported[0]}". Running it is running somebody\'s program: '
                 "if you trust the folder, say --trust (in Python: trust=True)."
             )
+
+
+def named_code(values: Mapping[str, Any]) -> list[str]:
+    """The modules that a config makes fedal import: `package.module:object`."""
+    models, tables = values.get("models", []), values.get("clients", [])
+    names = [values.get("method"), *(models.split(",") if isinstance(models, str) else _as_list(models))]
+    names += [table.get("model") for table in _as_list(tables) if isinstance(table, dict)]
+    return [name for name in names if isinstance(name, str) and is_import_path(name)]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def describe_environment() -> dict[str, Any]:
@@ -161,9 +185,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 class Run:
     """A run folder, for reading: `run.metrics`, `run.final`, `run.model("client-00")`."""
 
-    def __init__(self, path: Path | str, *, trust: bool = False) -> None:
+    def __init__(self, path: Path | str, *, trust: bool = False, models: Mapping[str, object] | None = None) -> None:
         self.folder = RunFolder(Path(path))
         self._trust = trust
+        self._own_models = dict(models or {})
         self.config = self.folder.read_config(trust=trust)
 
     @property
@@ -200,8 +225,7 @@ class Run:
 
     @cached_property
     def _environment(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self.folder.environment.read_text(encoding="utf-8"))
-        return content
+        return self.folder.read_environment()
 
     @property
     def client_models(self) -> dict[str, str]:
@@ -209,8 +233,12 @@ class Run:
         return dict(self._environment["clients"])
 
     def model(self, client: str) -> nn.Module:
-        """The trained model of a client, in evaluation mode. Built-in models only, unless the folder is trusted."""
+        """The trained model of a client, in evaluation mode.
+
+        A built-in one, a copy of the module given in Python, or code of the user's own if the folder is trusted.
+        """
         from safetensors.torch import load_file
+        from torch import nn
 
         from fedal.models import build
 
@@ -222,10 +250,15 @@ class Run:
                 f"{weights} is missing: the run is not complete. Continue it with `fedal resume {self.path}`."
             )
         name = self.client_models[client]
+        own = self._own_models.get(client)
+        if isinstance(own, nn.Module):
+            model = copy.deepcopy(own)
+            model.load_state_dict(load_file(weights))
+            return model.eval()
         if name.startswith("<"):
             raise FedalError(
-                f'the model of client "{client}" was given in Python as {name}; build it yourself and load {weights} '
-                "with safetensors.torch.load_file."
+                f'the model of client "{client}" was given in Python as {name}; give such a module again: '
+                f'fedal.load_run(path, models={{"{client}": ...}}).'
             )
         if is_import_path(name) and not self._trust:
             raise ConfigError(f'client "{client}" uses "{name}", code of its own. If you trust it, say trust=True.')
@@ -234,9 +267,9 @@ class Run:
         return model.eval()
 
 
-def load_run(path: Path | str, *, trust: bool = False) -> Run:
-    """Opens a run folder for reading."""
-    return Run(path, trust=trust)
+def load_run(path: Path | str, *, trust: bool = False, models: Mapping[str, object] | None = None) -> Run:
+    """Opens a run folder for reading; `models` are modules like those that were given to `run` in Python."""
+    return Run(path, trust=trust, models=models)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

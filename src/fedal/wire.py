@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from fedal.errors import NonFiniteError, WireError
@@ -55,22 +55,39 @@ class Wire:
         if not isinstance(message, Message) or type(message) not in declared:
             names = ", ".join(kind.__name__ for kind in declared) or "nothing"
             raise WireError(f"{type(message).__name__} {where}: this method declares {names} in that direction.")
+        for header in fields(message):
+            if header.name not in message.payload_fields() and type(getattr(message, header.name)) is not int:
+                found = type(getattr(message, header.name)).__name__
+                raise WireError(
+                    f"{type(message).__name__}.{header.name} {where} is a {found}: only the tensors of its layout and "
+                    "plain integers may cross."
+                )
         copies = {name: self._checked(where, message, name, tensor) for name, tensor in message.tensors().items()}
         meter[client_id] += sum(tensor.nbytes for tensor in copies.values())
-        return replace(message, **copies)
+        return message.with_tensors(copies)
 
     def _checked(self, where: str, message: Message, name: str, tensor: Tensor) -> Tensor:
         what = f"{type(message).__name__}.{name} {where}"
-        axes = message.layout[name]
-        expected = tuple(self._sizes[axis] for axis in axes)
-        if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != expected:
-            found = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise WireError(f"{what} has shape {found}; expected ({', '.join(axes)}) = {expected}.")
-        if tensor.dtype != self._dtype:
-            raise WireError(f"{what} has numbers of type {tensor.dtype}; this run uses {self._dtype}.")
-        if not torch.isfinite(tensor).all():
+        axes = message.axes_of(name)
+        unknown = [axis for axis in axes or () if axis != "*" and axis not in self._sizes]
+        if unknown:
+            raise WireError(f'{what} has an axis "{unknown[0]}"; this run knows {", ".join(self._sizes)}.')
+        if not isinstance(tensor, torch.Tensor):
+            raise WireError(f"{what} is a {type(tensor).__name__}; expected a tensor.")
+        if axes is not None and not self._fits(tensor, axes):
+            expected = ", ".join(f"{axis} = {self._sizes[axis]}" if axis != "*" else "any" for axis in axes)
+            raise WireError(f"{what} has shape {tuple(tensor.shape)}; expected ({expected}).")
+        wanted = getattr(torch, message.whole_numbers[name]) if name in message.whole_numbers else self._dtype
+        if tensor.dtype != wanted and (axes is not None or tensor.is_floating_point()):
+            raise WireError(f"{what} has numbers of type {tensor.dtype}; this run uses {wanted}.")
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise NonFiniteError(f"{what} holds numbers that are not finite.")
         return tensor.detach().clone()
+
+    def _fits(self, tensor: Tensor, axes: tuple[str, ...]) -> bool:
+        return tensor.dim() == len(axes) and all(
+            axis == "*" or length == self._sizes[axis] for length, axis in zip(tensor.shape, axes, strict=True)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"up_bytes": dict(self.up_bytes), "down_bytes": dict(self.down_bytes)}

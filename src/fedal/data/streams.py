@@ -6,6 +6,7 @@ view without a copy; a client holds index lists, not copies.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,9 +56,17 @@ class PrivateData:
 
     def batch(self, t: int, i: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of iteration i of round t: global step t * tau + i.  -> (B, ...), (B,)"""
-        drawn = self._stream.indices(t * self._tau + i)
-        chosen = self._indices[torch.from_numpy(drawn).to(self._indices.device)]
+        chosen = self._indices[self.ids(t, i)]
         return self._samples.take(chosen), self._labels[chosen]
+
+    def ids(self, t: int, i: int) -> Tensor:
+        """Which of the own samples, counted from 0, that batch holds.  -> (B,)"""
+        return torch.from_numpy(self._stream.indices(t * self._tau + i)).to(self._indices.device)
+
+    def everything(self, batch_size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
+        """All own samples once, in order."""
+        for chosen in torch.split(self._indices, batch_size):
+            yield self._samples.take(chosen), self._labels[chosen]
 
 
 class PublicData:
@@ -72,6 +81,17 @@ class PublicData:
 
     def batch(self, t: int, i: int) -> Tensor:
         """Inputs of iteration i of round t: global step t * tau + i.  -> (B, ...)"""
-        indices = self._stream.indices(t * self._tau + i)
-        self.drawn = digest(indices)
-        return self._samples.take(torch.from_numpy(indices))
+        self.drawn = self.digest(t, i)
+        return self.batch_at(t * self._tau + i)
+
+    def batch_at(self, step: int) -> Tensor:
+        """Inputs of global step `step`, for a server that distils at a pace of its own.  -> (B, ...)"""
+        return self._samples.take(torch.from_numpy(self._stream.indices(step)))
+
+    def ids(self, t: int, i: int) -> Indices:
+        """Which public samples that batch holds.  -> (B,)"""
+        return self._stream.indices(t * self._tau + i)
+
+    def digest(self, t: int, i: int) -> str:
+        """The name of that batch."""
+        return digest(self.ids(t, i))

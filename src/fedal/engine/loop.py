@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -55,37 +56,41 @@ class Federation:
 
         A client that misses an exchange is closed, keeps its weights, sits out the round and returns at the next.
         """
-        turns = {n: _Turn(n, logic, logic.round(t)) for n, logic in self.clients.items()}
-        server = self.server.round(t, list(turns))
-        asks, _ = _send(server, None)
+        turns = {n: _Turn(n, logic, _begun(logic, t)) for n, logic in self.clients.items()}
+        try:
+            return self._exchange(t, turns, self.server.round(t, list(turns)), is_absent)
+        except Exception:  # none of these coroutines is ever resumed
+            for turn in turns.values():
+                self._sit_out(turn)
+            raise
+
+    def _exchange(
+        self, t: int, turns: dict[str, _Turn], server: ServerRound, is_absent: Callable[[str, int], bool]
+    ) -> list[str]:
+        asks, _ = _send(server, None, t, 0)
         for exchange in itertools.count():
             for n in [n for n in turns if is_absent(n, exchange)]:
                 self._sit_out(turns.pop(n))
-            try:
-                self._workers.map(partial(_advance, t=t, exchange=exchange), turns.values())
-            except BaseException:
-                for turn in turns.values():
-                    self._sit_out(turn)
-                raise
+            self._workers.map(partial(_advance, t=t, exchange=exchange), turns.values())
             _refuse_out_of_step(turns, asks, t, exchange)
             if not asks:
                 return list(turns)
             batch = self.server.expected_batch(t, exchange)
-            uploads = {n: self._up(turn, t, exchange, batch) for n, turn in turns.items()}
+            with _reported(f"round {t}, exchange {exchange}"):
+                uploads = {n: self._up(turn, batch) for n, turn in turns.items()}
             self._observe(uploads)
-            asks, replies = _send(server, uploads)
+            asks, replies = _send(server, uploads, t, exchange)
             for n, turn in turns.items():
                 if not replies or n not in replies:
                     raise OutOfStepError(f'round {t}, exchange {exchange}: the server has no reply for client "{n}".')
-                turn.reply = self.wire.down(n, replies[n])
+                with _reported(f"round {t}, exchange {exchange}"):
+                    turn.reply = self.wire.down(n, replies[n])
         raise AssertionError("unreachable")
 
-    def _up(self, turn: _Turn, t: int, exchange: int, batch: str | None) -> Message:
+    def _up(self, turn: _Turn, batch: str | None) -> Message:
         public = turn.logic._public
-        try:
-            return self.wire.up(turn.client_id, turn.upload, public.drawn if public else None, batch)
-        except FedalError as error:
-            raise type(error)(f"round {t}, exchange {exchange}: {error}") from None
+        speaks_of = public.drawn if public and isinstance(turn.upload, Message) and turn.upload.about_batch else None
+        return self.wire.up(turn.client_id, turn.upload, speaks_of, batch)
 
     @staticmethod
     def _sit_out(turn: _Turn) -> None:
@@ -93,26 +98,42 @@ class Federation:
         turn.logic.learner.forget()
 
 
-def _advance(turn: _Turn, t: int, exchange: int) -> None:
-    """Runs a client to its next upload or to the end of its round. Any thread may do it."""
+@contextmanager
+def _reported(where: str) -> Iterator[None]:
+    """Whatever goes wrong inside says where: a mistake that explains itself keeps its kind, others become RunError."""
     try:
-        turn.upload = next(turn.round) if exchange == 0 else turn.round.send(turn.reply)
-    except StopIteration:
-        turn.upload = None
+        yield
     except FedalError as error:
-        raise type(error)(f'client "{turn.client_id}", round {t}, exchange {exchange}: {error}') from error
+        raise type(error)(f"{where}: {error}") from error
     except Exception as error:
-        where = f'client "{turn.client_id}", round {t}, exchange {exchange}'
         raise RunError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def _send(server: ServerRound, uploads: Uploads | None) -> tuple[bool, Replies | None]:
+def _begun(logic: ClientLogic, t: int) -> ClientRound:
+    with _reported(f'client "{logic.client_id}", round {t}'):
+        begun = logic.round(t)
+        if not isinstance(begun, Generator):
+            raise TypeError(f"{type(logic).__name__}.round has no yield; one without exchanges ends in `yield from ()`")
+        return begun
+
+
+def _advance(turn: _Turn, t: int, exchange: int) -> None:
+    """Runs a client to its next upload or to the end of its round. Any thread may do it."""
+    with _reported(f'client "{turn.client_id}", round {t}, exchange {exchange}'):
+        try:
+            turn.upload = next(turn.round) if exchange == 0 else turn.round.send(turn.reply)
+        except StopIteration:
+            turn.upload = None
+
+
+def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -> tuple[bool, Replies | None]:
     """Whether the server wants further uploads, and its replies to the last ones."""
-    try:
-        replies: Any = next(server) if uploads is None else server.send(uploads)
-        return True, replies
-    except StopIteration as stop:
-        return False, stop.value
+    with _reported(f"server, round {t}, exchange {exchange}"):
+        try:
+            replies: Any = next(server) if uploads is None else server.send(uploads)
+            return True, replies
+        except StopIteration as stop:
+            return False, stop.value
 
 
 def _refuse_out_of_step(turns: Mapping[str, _Turn], asks: bool, t: int, exchange: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -27,10 +27,13 @@ class ThreadWorkers:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """All are finished before an error of the first that failed is raised: nobody is left running."""
         futures = [self._pool.submit(function, item) for item in items]
-        errors = [future.exception() for future in futures]
-        for error in errors:
-            if error is not None:
-                raise error
+        try:
+            wait(futures)
+        except BaseException:  # an interrupt: those who have begun come to their end
+            for future in futures:
+                future.cancel()
+            wait(futures)
+            raise
         return [future.result() for future in futures]
 
 

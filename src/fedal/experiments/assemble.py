@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -16,12 +18,14 @@ from fedal.experiments.world import World
 from fedal.learners.base import Learner
 from fedal.learners.probe import refuse_hidden_randomness
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
-from fedal.methods.base import ClientSetup, ServerSetup, Uploads
+from fedal.methods.base import ClientSetup, Method, ServerSetup, Uploads
 from fedal.models import build, candidates, check_output_width
-from fedal.seeding import BatchStream, digest, philox_key, raw_bits, torch_seeded
+from fedal.seeding import BatchStream, philox_key, raw_bits, torch_seeded
 from fedal.wire import Wire
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
+OWNS_MODELS = {"server-model", "weights"}
 
 OwnModels = Mapping[str, nn.Module | Learner]
 """client -> a module to train, or a learner of any framework."""
@@ -52,11 +56,18 @@ def assemble(
     train = Samples(data.train_x, dtype, config.device)
     labels = torch.as_tensor(data.train_y, device=config.device)
     public = Samples(world.public_x, dtype, config.device)
-    stream = BatchStream(len(public), config.batch_size, config.seed, "public")
+    shows_public = "public" in method.needs
 
+    def public_view() -> PublicData | None:
+        """One for each role: a stream keeps its epoch at hand, and threads must not share that."""
+        stream = BatchStream(len(public), config.batch_size, config.seed, "public")
+        return PublicData(public, stream, config.tau) if shows_public else None
+
+    reason = method.refuse(config.options, data.n_classes)
+    if reason:
+        raise NotApplicableError(f"{method.name}: {reason}")
     learners: dict[str, Learner] = {}
     model_names: dict[str, str] = {}
-    clients = {}
     for table in config.client_tables:
         name = str(table.name)
         own = (own_models or {}).get(name)
@@ -67,8 +78,11 @@ def assemble(
             learner = own
         if not config.allow_nondeterministic:
             refuse_hidden_randomness(learner, public.take(torch.arange(2)), name)
-        _refuse_missing_verbs(learner, name, method.needs)
         learners[name] = learner
+    feature_width = _refuse_misfits(method, learners, model_names)
+
+    clients = {}
+    for name, learner in learners.items():
         private = PrivateData(
             train,
             labels,
@@ -77,13 +91,12 @@ def assemble(
             BatchStream(len(world.clients[name]), config.batch_size, config.seed, "private", name),
             config.tau,
         )
-        own_stream = BatchStream(len(public), config.batch_size, config.seed, "public")
         clients[name] = method.client(
             ClientSetup(
                 client_id=name,
                 learner=learner,
                 private=private,
-                public=PublicData(public, own_stream, config.tau) if "public" in method.needs else None,
+                public=public_view(),
                 options=config.options,
                 phase_done=lambda phase, name=name: phase_done(name, phase),  # type: ignore[misc]
             )
@@ -95,12 +108,16 @@ def assemble(
             options=config.options,
             seed=config.seed,
             dtype=dtype,
-            public_digest=(lambda t, i: digest(stream.indices(t * config.tau + i)))
-            if "public" in method.needs
-            else None,
+            public=public_view(),
+            make_learner=partial(_server_learner, config, world) if method.needs & OWNS_MODELS else None,
+            architectures=model_names if "weights" in method.needs else {},
+            feature_width=feature_width,
         )
     )
-    wire = Wire(method.up, method.down, {"B": config.batch_size, "K": data.n_classes}, dtype)
+    sizes = {"B": config.batch_size, "B-1": config.batch_size - 1, "K": data.n_classes, "d": feature_width}
+    sizes |= {"x": math.prod(world.input_shape)}
+    sizes |= {axis: getattr(config.options, option) for axis, option in method.axes.items()}
+    wire = Wire(method.up, method.down, sizes, dtype)
     return Assembly(
         Federation(clients, server, wire, workers, observe),
         learners,
@@ -120,7 +137,7 @@ def model_of(config: Config, client: str, listed: str | None, world: World) -> s
             return pool[0]
     else:
         pool = tuple(config.models.split(",")) if isinstance(config.models, str) else config.models
-    return pool[int(raw_bits(philox_key(config.seed, "model", client), 0, 1)[0] % len(pool))]
+    return pool[int(raw_bits(philox_key(config.seed, "architecture", client), 0, 1)[0] % len(pool))]
 
 
 def _torch_learner(config: Config, client: str, name: str, own: nn.Module | None, world: World) -> TorchLearner:
@@ -129,7 +146,13 @@ def _torch_learner(config: Config, client: str, name: str, own: nn.Module | None
         with torch_seeded(config.seed, "weights", client):
             own = build(name, world.input_shape, n_classes)
     check_output_width(own, world.input_shape, n_classes, name=f"{name} of {client}")
-    settings = TorchSettings(
+    learner = TorchLearner(own, _settings(config), seed=config.seed, owner=client, dtype=DTYPES[config.precision])
+    learner.module.to(config.device)
+    return learner
+
+
+def _settings(config: Config) -> TorchSettings:
+    return TorchSettings(
         optimizer=config.optimizer,
         lr=config.lr,
         momentum=config.momentum,
@@ -137,15 +160,36 @@ def _torch_learner(config: Config, client: str, name: str, own: nn.Module | None
         fused=config.fused,
         channels_last=config.channels_last,
     )
-    learner = TorchLearner(own, settings, seed=config.seed, owner=client, dtype=DTYPES[config.precision])
-    learner.module.to(config.device)
-    return learner
 
 
-def _refuse_missing_verbs(learner: Learner, client: str, needs: frozenset[str]) -> None:
-    verbs = {"features": "logits_and_features", "weights": "weights"}
-    for need, verb in verbs.items():
-        if need in needs and not hasattr(learner, verb):
-            raise NotApplicableError(
-                f'this method needs {need} of every model; the learner of client "{client}" shows none.'
-            )
+def _server_learner(config: Config, world: World, name: str, input_shape: tuple[int, ...] | None = None) -> Learner:
+    """A model that the server owns: `auto` is the largest candidate of the data set."""
+    from fedal.models import largest
+
+    if name == "auto":
+        name = largest(candidates(world.dataset.name, world.input_shape), world.input_shape, world.dataset.n_classes)
+    with torch_seeded(config.seed, "weights", "server"):
+        model = build(name, input_shape or world.input_shape, world.dataset.n_classes)
+    return TorchLearner(model, _settings(config), seed=config.seed, owner="server", dtype=DTYPES[config.precision])
+
+
+def _refuse_misfits(method: Method, learners: Mapping[str, Learner], models: Mapping[str, str]) -> int:
+    """Raises when the learners cannot do what the method needs; gives the feature width where it must be one."""
+    for need, verb in {"features": "logits_and_features", "weights": "weights"}.items():
+        for client, learner in learners.items():
+            if need in method.needs and not hasattr(learner, verb):
+                raise NotApplicableError(f'{method.name} needs {need}; the learner of client "{client}" shows none.')
+    if "same-architecture" in method.needs and len(set(models.values())) > 1:
+        found = ", ".join(sorted(set(models.values())))
+        raise NotApplicableError(
+            f"{method.name} averages parameters of one architecture; the clients have {found}. Try --models same."
+        )
+    if "features" not in method.needs:
+        return 0
+    widths = {client: int(learner.feature_width) for client, learner in learners.items()}  # type: ignore[attr-defined]
+    if "same-features" in method.needs and len(set(widths.values())) > 1:
+        found = ", ".join(sorted({f"{models[client]}: {width}" for client, width in widths.items()}))
+        raise NotApplicableError(
+            f"{method.name} compares features and needs one width; the clients have {found}. Try --models same."
+        )
+    return next(iter(widths.values())) if "same-features" in method.needs else 0

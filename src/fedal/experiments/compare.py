@@ -13,6 +13,8 @@ import os
 import queue
 import signal
 import statistics
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -21,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from fedal import methods as known_methods
-from fedal.config import Config
+from fedal.config import Config, read_toml, unknown_setting
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.messages import in_words
-from fedal.runs import Run, RunFolder
+from fedal.runs import Run, RunFolder, named_code
 
 CSV_COLUMNS = [
     "method",
@@ -41,7 +43,8 @@ CSV_COLUMNS = [
     "reveals",
     "not_applicable",
 ]
-IGNORED_DIFFERENCES = {"workers", "checkpoint_every"}  # settings that change no bit of a result
+# Settings that change no bit of a result by themselves.
+IGNORED_DIFFERENCES = {"workers", "checkpoint_every", "preset", "require", "data_folder", "instruments"}
 
 
 @dataclass
@@ -71,6 +74,7 @@ class Comparison:
     path: Path
     seeds: tuple[int, ...]
     rows: list[Row]
+    notes: list[str]  # what makes the rows unequal
 
     def write_csv(self) -> Path:
         buffer = io.StringIO()
@@ -125,19 +129,26 @@ def compare(
     names = list(known_methods.names()) if list(methods) == ["all"] else list(dict.fromkeys(methods))
     rows = {name: Row(name) for name in names}
     planned = _plan(rows, chosen, path, dict(settings or {}), everything=list(methods) == ["all"])
+    public_sizes: dict[tuple[str | None, ...], int] = {}
     for job in planned:
-        _refuse_other_run(job)
-    path.mkdir(parents=True, exist_ok=True)
+        _refuse_other_run(job, public_sizes)
+    RunFolder(path).create()
     cores = len(os.sched_getaffinity(0))
-    jobs = min(jobs or cores, len(planned))
+    waiting = []
+    for job in planned:
+        if RunFolder(job.folder).summary.exists():
+            _settle(job, None, rows, watch)
+        else:
+            waiting.append(job)
+    jobs = min(jobs or cores, len(waiting))
     if jobs > 1:
-        _play_side_by_side(planned, jobs, max(1, cores // jobs), rows, watch)
+        _play_side_by_side(waiting, jobs, max(1, cores // jobs), rows, watch, should_stop)
     else:
-        for job in planned:
+        for job in waiting:
             _settle(job, _play(job, partial(watch, job), should_stop), rows, watch)
     for row in rows.values():
         row.runs.sort(key=lambda run: run.config.seed)
-    comparison = Comparison(path, chosen, list(rows.values()))
+    comparison = Comparison(path, chosen, list(rows.values()), unequal({job.method: job.config for job in planned}))
     comparison.write_csv()
     return comparison
 
@@ -149,9 +160,10 @@ def _plan(
     objects = {name: known_methods.get(name) for name in rows}
     shared = {key: value for key, value in settings.items() if key in Config.model_fields}
     options = {key: value for key, value in settings.items() if key not in Config.model_fields}
-    for key in options:
-        if not any(key in method.options.model_fields for method in objects.values()):
-            Config(**{**settings, "method": next(iter(rows))})  # its message names the nearest setting
+    known = [key for method in objects.values() for key in method.options.model_fields]
+    problems = [unknown_setting(key, [*Config.model_fields, *known], list(rows)) for key in options if key not in known]
+    if problems:
+        raise ConfigError("\n".join(problems))
     jobs = []
     for name, method in objects.items():
         mine = {key: value for key, value in options.items() if key in method.options.model_fields}
@@ -166,23 +178,78 @@ def _plan(
     return jobs
 
 
-def _refuse_other_run(job: Job) -> None:
+def unequal(configs: Mapping[str, Config]) -> list[str]:
+    """What a reader must know before comparing the rows: unlike schedules, unlike work, unlike models."""
+    tau = {name: config.tau for name, config in configs.items()}
+    work = {
+        name: config.method_object().local_steps(config.options) * config.total_rounds
+        for name, config in configs.items()
+    }
+    models = {name: config.method_object().evaluates for name, config in configs.items()}
+    notes = []
+    if len(set(tau.values())) > 1:
+        notes.append(f"the methods have different tau: {_listed(tau)}.")
+    if len(set(work.values())) > 1:
+        notes.append(f"the methods get different amounts of local work (private batches per client): {_listed(work)}.")
+    if "server" in models.values() and len(set(models.values())) > 1:
+        notes.append(f"the accuracy column mixes models of clients with models of the server: {_listed(models)}.")
+    return notes
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _refuse_other_run(job: Job, public_sizes: dict[tuple[str | None, ...], int]) -> None:
     """A folder of the same comparison may be continued; any other is not touched."""
     folder = RunFolder(job.folder)
     if not folder.config.exists():
         folder.refuse_if_taken()
         return
-    saved = folder.read_config(trust=True).model_dump()
     wanted = job.config.model_dump(exclude_none=True)
-    if job.config.iterations is None and job.config.rounds is None:
-        wanted["iterations"] = job.config.total_rounds * job.config.tau
-    different = [key for key, value in wanted.items() if key not in IGNORED_DIFFERENCES and saved[key] != value]
+    strange = set(named_code(read_toml(folder.config))) - set(named_code(wanted))
+    if strange:  # not even imported: the folder may be somebody else's
+        raise ConfigError(f'{job.folder} holds a run with other code, "{strange.pop()}". Choose another --out.')
+    saved = folder.read_config(trust=True).model_dump(exclude_none=True)
+    wanted = {**_what_defaults_mean(job.config, saved, public_sizes), **wanted}
+    keys = [
+        key for key in Config.model_fields if key in saved.keys() | wanted.keys() and key not in IGNORED_DIFFERENCES
+    ]
+    different = [key for key in keys if saved.get(key) != wanted.get(key)]
     if different:
         key = different[0]
         raise ConfigError(
-            f"{job.folder} holds a run with other settings ({key}: {saved[key]!r} there, {wanted[key]!r} here). "
+            f"{job.folder} holds a run with other settings ({_first_difference(key, saved, wanted)}). "
             "Choose another --out."
         )
+
+
+def _what_defaults_mean(
+    config: Config, saved: Mapping[str, Any], public_sizes: dict[tuple[str | None, ...], int]
+) -> dict[str, Any]:
+    """The settings that a run resolves when it starts: length, partition and size of the public set.
+
+    The last one depends on the data, which are read once for all runs of the comparison.
+    """
+    from fedal.experiments.world import default_partition, load_dataset, public_size
+
+    means: dict[str, Any] = {"partition": default_partition(config)}
+    if config.iterations is None and config.rounds is None:
+        means["iterations"] = config.total_rounds * config.tau
+    if config.public is None and config.public_size is None and "public_size" in saved:
+        source = (config.dataset, config.data, config.data_folder)
+        if source not in public_sizes:
+            public_sizes[source] = public_size(config, load_dataset(config))
+        means["public_size"] = public_sizes[source]
+    return means
+
+
+def _first_difference(key: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    there, here = saved.get(key), wanted.get(key)
+    if isinstance(there, dict) and isinstance(here, dict):
+        inner = next(name for name in {**there, **here} if there.get(name) != here.get(name))
+        return _first_difference(inner, there, here)
+    return f"{key}: {there!r} there, {here!r} here"
 
 
 def _play(job: Job, tell: Callable[[str, Any], None], should_stop: Callable[[], bool], workers: int = 0) -> str | None:
@@ -216,48 +283,65 @@ def _settle(job: Job, not_applicable: str | None, rows: Mapping[str, Row], watch
         watch(job, "not applicable", not_applicable)
 
 
-_in_worker: dict[str, Any] = {}  # of a worker process: the queue of news, and whether Ctrl-C was pressed
+_in_worker: dict[str, Any] = {}  # of a worker process: the queue of news, and the event that asks it to stop
 
 
-def _start_worker(news: Any) -> None:
-    _in_worker.update(news=news, interrupted=False)
-    signal.signal(signal.SIGINT, lambda *_: _in_worker.update(interrupted=True))
+def _start_worker(news: Any, stop: Any) -> None:
+    """Ctrl-C reaches the whole process group; only the parent answers it, and workers end with their parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    news.cancel_join_thread()  # a worker may end although nobody listens any more
+    _in_worker.update(news=news, stop=stop)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # the last checkpoint stands
 
 
 def _play_in_worker(index: int, job: Job, workers: int) -> str | None:
-    """Ctrl-C reaches the whole process group: the run finishes its round, saves and stops."""
-    news = _in_worker["news"]
-    return _play(
-        job, lambda event, details: news.put((index, event, details)), lambda: bool(_in_worker["interrupted"]), workers
-    )
+    news, stop = _in_worker["news"], _in_worker["stop"]
+    return _play(job, lambda event, details: news.put((index, event, details)), stop.is_set, workers)
 
 
 def _play_side_by_side(
-    planned: Sequence[Job], jobs: int, workers: int, rows: Mapping[str, Row], watch: Watcher
+    planned: Sequence[Job],
+    jobs: int,
+    workers: int,
+    rows: Mapping[str, Row],
+    watch: Watcher,
+    should_stop: Callable[[], bool],
 ) -> None:
     """Runs in processes of their own: small nets are bound by Python, which threads of one process share."""
     context = multiprocessing.get_context("spawn")
-    news = context.Queue()
-    with ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(news,)) as pool:
+    news, stop = context.Queue(), context.Event()
+    with ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(news, stop)) as pool:
         futures = {pool.submit(_play_in_worker, index, job, workers): job for index, job in enumerate(planned)}
         waiting = set(futures)
         try:
             while waiting:
                 _pass_on(news, planned, watch)
+                if should_stop():
+                    stop.set()
                 done = {future for future in waiting if future.done()}
                 waiting -= done
                 for future in done:
                     _settle(futures[future], future.result(), rows, watch)
+            _pass_on(news, planned, watch)
         except BaseException:
+            stop.set()  # the others finish their round, save and stop
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
 def _pass_on(news: Any, planned: Sequence[Job], watch: Watcher) -> None:
-    """Hands on what the worker processes tell, waiting a moment for the first piece."""
+    """Hands on what the worker processes tell within a moment, however much it is."""
+    end = time.monotonic() + 0.2
     try:
-        while True:
-            index, event, details = news.get(timeout=0.2)
+        while (left := end - time.monotonic()) > 0:
+            index, event, details = news.get(timeout=left)
             watch(planned[index], event, details)
     except queue.Empty:
         return

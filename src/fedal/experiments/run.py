@@ -16,15 +16,18 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save as save_tensors
 
+from fedal.analysis.instruments import Panel, mean_over_clients
+from fedal.analysis.site import Columns, Site
 from fedal.checkpoint import load_newest, save_checkpoint
 from fedal.config import Config
 from fedal.data.dataset import Dataset
-from fedal.durable import RecordFile, write_atomically
+from fedal.durable import RecordFile, sync_folder, write_atomically
 from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError, FedalError, RunError, Stopped
 from fedal.experiments.assemble import Assembly, OwnModels, assemble
 from fedal.experiments.world import World, prepare_world, restore_world
 from fedal.learners.torch_learner import TorchLearner
+from fedal.messages import Outputs
 from fedal.methods.base import Uploads, stack_outputs
 from fedal.metrics import accuracy, disagreement, stratified_subset
 from fedal.runs import Run, RunFolder, describe_environment, environment_differences, write_json
@@ -60,12 +63,11 @@ def run(
     world = prepare_world(config, data, public)
     with thread_workers(config.workers) as workers:
         session = _Session(config, folder, world, workers, models, listener or Listener(), data is not None)
-        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.create()
         with folder.locked():
             folder.refuse_if_taken()
-            session.write_folder()
             session.play()
-    return Run(folder.path, trust=True)
+    return Run(folder.path, trust=True, models=models)
 
 
 def resume(
@@ -83,13 +85,13 @@ def resume(
     listener = listener or Listener()
     config = folder.read_config(trust=trust)
     with folder.locked():
-        if iterations is not None:
-            config = _extended(config, folder, iterations)
-        elif folder.summary.exists():
+        longer = config if iterations is None else _extended(config, folder, iterations)
+        if folder.summary.exists() and longer.total_rounds == config.total_rounds:
             listener.warned(f"{folder.path} is already complete.")
-            return Run(folder.path, trust=trust)
+            return Run(folder.path, trust=trust, models=models)
+        grows, config = longer.total_rounds > config.total_rounds, longer
         if folder.environment.exists():
-            saved = json.loads(folder.environment.read_text(encoding="utf-8"))
+            saved = folder.read_environment()
             for difference in environment_differences(saved, describe_environment()):
                 listener.warned(f"{difference}: the result may differ in bits from an uninterrupted run.")
             _refuse_forgotten_objects(saved, data, models)
@@ -99,9 +101,8 @@ def resume(
             world = prepare_world(config, data, public)
         with thread_workers(config.workers) as workers:
             session = _Session(config, folder, world, workers, models, listener, data is not None)
-            session.write_folder()
-            session.play()
-    return Run(folder.path, trust=trust)
+            session.play(grows=grows)
+    return Run(folder.path, trust=trust, models=models)
 
 
 def default_folder(config: Config) -> Path:
@@ -117,11 +118,14 @@ def _extended(config: Config, folder: RunFolder, iterations: int) -> Config:
             f"iterations = {iterations}: {folder.path} is planned for {config.total_rounds * config.tau} iterations "
             "already; a run can only grow."
         )
-    if longer.total_rounds > config.total_rounds:
-        # The order matters for a kill in between: never complete and longer at once.
-        folder.summary.unlink(missing_ok=True)
-        write_atomically(folder.config, longer.to_toml().encode())
     return longer
+
+
+def _refuse_missing_device(device: str) -> None:
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device = {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
 def _refuse_unknown_clients(config: Config, models: OwnModels | None) -> None:
@@ -146,11 +150,15 @@ def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, mo
 
 @dataclass
 class _Observations:
-    """What the record says about the exchanges of one round; filled only when the round is recorded."""
+    """What the record says about the exchanges of one round; filled when the round is recorded or the last."""
 
+    recorded: bool = False
     wanted: bool = False
     disagreements: list[torch.Tensor] = field(default_factory=list)
     after_local: dict[str, float] = field(default_factory=dict)
+
+    def disagreement(self) -> float | None:
+        return float(torch.stack(self.disagreements).mean()) if self.disagreements else None
 
 
 class _Session:
@@ -169,19 +177,24 @@ class _Session:
         self._config, self._folder, self._world = config, folder, world
         self._workers, self._listener, self._own_data = workers, listener, own_data
         self._seen = _Observations()
+        _refuse_missing_device(config.device)
         self._assembly: Assembly = assemble(
             config, world, workers, own_models=models, phase_done=self._phase_done, observe=self._observe
         )
+        self._panel = Panel(config.instruments, Site(config, world, self._assembly, workers))
         test_y = world.dataset.test_y
         self._all_tests = torch.arange(len(test_y), device=config.device)
         self._some_tests = torch.as_tensor(stratified_subset(test_y, config.eval_samples, config.seed))
         self._seconds_before = 0.0
+        self._disagreement_before: float | None = None  # of the round that the checkpoint was made after
         self._started = self._saved_at = time.monotonic()
         self._save_cost_s = 0.0
 
-    def write_folder(self) -> None:
+    def _write_folder(self, grows: bool) -> None:
         """Config first: a folder with it and no checkpoint resumes at round 0."""
-        if not self._folder.config.exists():
+        if grows:  # never complete and longer at once, whenever it is killed
+            self._folder.summary.unlink(missing_ok=True)
+        if grows or not self._folder.config.exists():
             write_atomically(self._folder.config, self._resolved().to_toml().encode())
         if not self._folder.partition.exists():
             self._world.save(self._folder.partition)
@@ -199,12 +212,14 @@ class _Session:
                 },
             )
 
-    def play(self) -> None:
+    def play(self, *, grows: bool = False) -> None:
+        """From the newest checkpoint to the end; a run that `grows` was planned shorter."""
         try:
+            self._write_folder(grows)
             self._play()
         except Stopped:
             raise
-        except (FedalError, OSError, MemoryError) as error:
+        except Exception as error:
             self._note_failure(error)
             if isinstance(error, FedalError):
                 raise
@@ -222,13 +237,18 @@ class _Session:
             self._load(state)
         self._metrics = RecordFile(self._folder.metrics, lengths["metrics"])
         self._clients = RecordFile(self._folder.clients, lengths["clients"])
+        self._folder.checkpoints.mkdir(exist_ok=True)
+        sync_folder(self._folder.path)  # new names must last as long as the checkpoint that counts their bytes
         total = config.total_rounds
         self._listener.started(config, self._world, self._assembly.model_names, done, total)
         try:
             for t in range(done, total):
-                self._seen = _Observations(wanted=self._is_recorded(t))
+                recorded = self._is_recorded(t)
+                self._seen = _Observations(recorded, wanted=recorded or t + 1 == total)
+                if recorded:
+                    self._panel.begins()
                 present = federation.play_round(t)
-                if self._seen.wanted:
+                if recorded:
                     self._record(t + 1, present)
                 self._listener.advanced((t + 1) * config.tau, total * config.tau)
                 stop = self._listener.should_stop()
@@ -250,11 +270,14 @@ class _Session:
         return (t + 1) * tau // every > t * tau // every
 
     def _phase_done(self, client: str, phase: str) -> None:
-        if self._seen.wanted and self._config.eval_after_local and phase == "after_local":
+        if not self._seen.recorded or phase != "after_local":
+            return
+        if self._config.eval_after_local:
             self._seen.after_local[client] = self._accuracy(client, self._some_tests)
+        self._panel.trained(client)
 
     def _observe(self, uploads: Uploads) -> None:
-        if self._seen.wanted and all(hasattr(message, "values") for message in uploads.values()):
+        if self._seen.wanted and all(isinstance(message, Outputs) for message in uploads.values()):
             _, outputs = stack_outputs(list(uploads), uploads)
             self._seen.disagreements.append(disagreement(outputs))
 
@@ -272,12 +295,20 @@ class _Session:
     def _record(self, rounds: int, present: list[str], *, final: bool = False) -> None:
         seen, server = self._seen, self._assembly.federation.server
         extra = {name: float(value) for name, value in server.observed.items()}
-        if seen.disagreements:
-            extra["disagreement"] = float(torch.stack(seen.disagreements).mean())
-        if seen.after_local and not final:
-            self._write(rounds, "after_local", seen.after_local, len(self._some_tests), final, extra, present)
+        zeta = seen.disagreement() if seen.disagreements else self._disagreement_before
+        if zeta is not None:
+            extra["disagreement"] = zeta
         indices = self._all_tests if final else self._some_tests
-        self._write(rounds, "after_global", self._accuracies(indices), len(indices), final, extra, present)
+        if server.learner is not None:
+            tests = self._assembly.test_samples, self._assembly.test_labels
+            extra["server_test_accuracy"] = accuracy(server.learner, *tests, indices)
+        if seen.after_local and not final:
+            # Threads filled it as they came: in roster order, rows and sums do not depend on that.
+            in_order = {name: seen.after_local[name] for name in self._assembly.learners if name in seen.after_local}
+            self._write(rounds, "after_local", in_order, len(self._some_tests), final, extra, present)
+        measured = {} if final else self._panel.ends()
+        extra |= mean_over_clients(measured)
+        self._write(rounds, "after_global", self._accuracies(indices), len(indices), final, extra, present, measured)
 
     def _write(
         self,
@@ -288,6 +319,7 @@ class _Session:
         final: bool,
         extra: Mapping[str, float],
         present: list[str],
+        measured: Columns | None = None,
     ) -> None:
         wire = self._assembly.federation.wire
         values = np.array(list(accuracies.values()))
@@ -319,6 +351,7 @@ class _Session:
                     "participated": client in present,
                     "up_bytes": wire.up_bytes[client],
                     "down_bytes": wire.down_bytes[client],
+                    **(measured or {}).get(client, {}),
                 }
             )
         self._listener.recorded(row)
@@ -354,6 +387,7 @@ class _Session:
             "seconds": self._seconds(),
             "wire": federation.wire.state_dict(),
             "server": federation.server.state_dict(),
+            "disagreement": self._seen.disagreement(),
             "observed": {name: float(value) for name, value in federation.server.observed.items()},
             "clients": {
                 client: {"learner": logic.learner.state_dict(), "method": logic.state_dict()}
@@ -367,6 +401,7 @@ class _Session:
     def _load(self, state: dict[str, Any]) -> None:
         federation = self._assembly.federation
         self._seconds_before = float(state["seconds"])
+        self._disagreement_before = state["disagreement"]
         federation.wire.load_state_dict(state["wire"])
         federation.server.load_state_dict(state["server"])
         federation.server.observed = {name: torch.tensor(value) for name, value in state["observed"].items()}

@@ -26,6 +26,8 @@ class Frozen(Protocol):
 
     def state_dict(self) -> State: ...
 
+    def load_state_dict(self, state: State) -> None: ...
+
 
 class Learner(Protocol):
     """What a method may do with a model."""
@@ -62,8 +64,11 @@ class FeatureLearner(Learner, Protocol):
 
     def logits_and_features(self, x: Tensor, mode: Mode = "train") -> tuple[Tensor, Tensor]: ...
 
-    def learn(self, *dlogits: Tensor, dfeatures: Tensor | None = None) -> None:
-        """As `Learner.learn`; `dfeatures` belongs to the pending pass that returned features."""
+    def learn(self, *dlogits: Tensor | None, dfeatures: Tensor | None = None) -> None:
+        """As `Learner.learn`; `dfeatures` belongs to the pending pass that returned features.
+
+        None for a pass whose logits have no gradient.
+        """
         ...
 
 

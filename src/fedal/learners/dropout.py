@@ -1,12 +1,15 @@
 """Dropout whose masks are a function of counters instead of the process-wide generator.
 
-The mask of a layer depends on the learner's stream, its step and the pass within the step, so it is the same in every
-engine and after every resume, and an anchor asked about the same pass drops the same units as the student: the
-less-forgetting gradient stays exactly zero at the anchor.
+A mask depends on the learner's stream, its step, the pass within the step, the layer and how often the pass has used
+that layer. So it is the same in every engine and after every resume, and an anchor asked about the same pass drops the
+same units as the student: the less-forgetting gradient stays exactly zero at the anchor.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,7 @@ from fedal.seeding import raw_bits
 
 ELEMENTWISE = (nn.Dropout,)
 CHANNELWISE = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-MAX_LAYERS, MAX_PASSES = 1 << 16, 1 << 16
+MAX_PASSES, MAX_LAYERS, MAX_USES = 1 << 16, 1 << 16, 1 << 16
 
 
 class MaskClock:
@@ -25,12 +28,26 @@ class MaskClock:
 
     def __init__(self, key: int) -> None:
         self.key, self.step, self.current_pass = key, 0, 0
+        self._uses: Counter[int] | None = None  # of each layer in the forward that is running
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MaskClock:
         return self
 
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Around every forward of the learner or of a copy: in each of them the uses of a layer are counted anew."""
+        self._uses = Counter()
+        try:
+            yield
+        finally:
+            self._uses = None
+
     def keep_mask(self, layer: int, p: float, n: int) -> Tensor:
-        counter = (self.step * MAX_PASSES + self.current_pass) * MAX_LAYERS + layer
+        if self._uses is None:
+            raise RuntimeError("a dropout mask was asked for outside of a forward; is activation checkpointing in use?")
+        use = self._uses[layer]
+        self._uses[layer] += 1
+        counter = ((self.step * MAX_PASSES + self.current_pass) * MAX_LAYERS + layer) * MAX_USES + use
         threshold = np.uint64(min(int(p * 2.0**64), 2**64 - 1))
         return torch.from_numpy(raw_bits(self.key, counter, n) >= threshold)
 

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedal.errors import ConfigError
+from fedal.errors import NotApplicableError
 from fedal.learners.base import Mode, State
 from fedal.learners.dropout import MaskClock, seed_dropout
 from fedal.seeding import philox_key
@@ -43,7 +43,7 @@ class TorchLearner:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.settings = settings or TorchSettings()
-        self.module = copy.deepcopy(model).to(dtype)
+        self.module = copy.deepcopy(model).to(dtype).train()  # one mode for all parts: see _in_mode
         convolves = any(isinstance(part, nn.Conv2d) for part in self.module.modules())
         self._format = torch.channels_last if convolves and self.settings.channels_last else torch.contiguous_format
         if self._format is torch.channels_last:
@@ -60,15 +60,16 @@ class TorchLearner:
 
     def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
         self._clock.current_pass = len(self._pending)
-        with _in_mode(self.module, mode), torch.enable_grad():
+        with _in_mode(self.module, mode), self._clock.forward(), torch.enable_grad():
             output: Tensor = self.module(self._formatted(x))
         self._pending.append(output)
         return output.detach()
 
-    def learn(self, *dlogits: Tensor, dfeatures: Tensor | None = None) -> None:
+    def learn(self, *dlogits: Tensor | None, dfeatures: Tensor | None = None) -> None:
         if len(dlogits) != len(self._pending):
             raise ValueError(f"learn() got {len(dlogits)} gradients for {len(self._pending)} pending passes")
-        roots, gradients = list(self._pending), list(dlogits)
+        roots = [output for output, gradient in zip(self._pending, dlogits, strict=True) if gradient is not None]
+        gradients = [gradient for gradient in dlogits if gradient is not None]
         if dfeatures is not None:
             if self._pending_features is None:
                 raise ValueError("learn(dfeatures=...) needs a pending pass of logits_and_features()")
@@ -101,7 +102,7 @@ class TorchLearner:
     def feature_width(self) -> int:
         width = getattr(self.module, "feature_width", None)
         if not isinstance(width, int) or not hasattr(self.module, "features") or not hasattr(self.module, "classify"):
-            raise ConfigError(
+            raise NotApplicableError(
                 f"{type(self.module).__name__} shows no features: give it methods features(x) and classify(features) "
                 "and an integer attribute feature_width, or choose a method that needs outputs only."
             )
@@ -111,7 +112,7 @@ class TorchLearner:
         if self.feature_width and self._pending_features is not None:
             raise ValueError("one pending pass with features at a time: learn() or forget() it first")
         self._clock.current_pass = len(self._pending)
-        with _in_mode(self.module, mode), torch.enable_grad():
+        with _in_mode(self.module, mode), self._clock.forward(), torch.enable_grad():
             features: Tensor = self.module.features(self._formatted(x))  # type: ignore[operator]
             output: Tensor = self.module.classify(features)  # type: ignore[operator]
         self._pending_features = features
@@ -130,12 +131,15 @@ class TorchLearner:
     # state
 
     def state_dict(self) -> State:
+        """A snapshot: later learning does not change it."""
         slots = {
-            str(index): {name: value for name, value in self._optimizer.state[parameter].items() if value is not None}
+            str(index): {
+                name: value.clone() for name, value in self._optimizer.state[parameter].items() if value is not None
+            }
             for index, parameter in enumerate(self._parameters)
             if parameter in self._optimizer.state
         }
-        return {"model": dict(self.module.state_dict()), "optimizer": slots, "step": self._clock.step}
+        return {"model": self.weights(), "optimizer": slots, "step": self._clock.step}
 
     def load_state_dict(self, state: State) -> None:
         self.load_weights(state["model"])
@@ -169,6 +173,7 @@ class TorchFrozen:
 
     def __init__(self, learner: TorchLearner, mode: Mode) -> None:
         self._spares, self._mode, self._formatted = learner._spares, mode, learner._formatted
+        self._clock = learner._clock
         self._module = learner._spares.pop() if learner._spares else copy.deepcopy(learner.module)
         with torch.no_grad():
             present = [*learner.module.parameters(), *learner.module.buffers()]
@@ -177,12 +182,12 @@ class TorchFrozen:
 
     def __call__(self, x: Tensor) -> Tensor:
         mode: Mode = "frozen" if self._mode == "train" else self._mode  # as the student, but no buffer moves
-        with _in_mode(self._module, mode), torch.no_grad():
+        with _in_mode(self._module, mode), self._clock.forward(), torch.no_grad():
             output: Tensor = self._module(self._formatted(x))
         return output
 
     def state_dict(self) -> State:
-        return dict(self._module.state_dict())
+        return {name: value.clone() for name, value in self._module.state_dict().items()}
 
     def load_state_dict(self, state: State) -> None:
         self._module.load_state_dict(state)
@@ -194,14 +199,29 @@ class TorchFrozen:
 
 @contextmanager
 def _in_mode(module: nn.Module, mode: Mode) -> Iterator[None]:
-    """The one place that decides what BatchNorm and dropout do in a pass."""
+    """The one place that decides what BatchNorm and dropout do in a pass.
+
+    Unless buffers may move, the pass works on copies of them: the originals stay as they are, and a pending pass keeps
+    the values it was computed with (backward reads them again) whatever later passes do.
+    """
     training = mode != "eval"
     if module.training != training:
         module.train(training)
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()] if mode == "frozen" else []
+    slots = [] if mode == "train" else _buffer_slots(module)
+    copies: dict[int, Tensor] = {}
+    for buffers, name, buffer in slots:
+        buffers[name] = copies.setdefault(id(buffer), buffer.clone())
     try:
         yield
     finally:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+        for buffers, name, buffer in slots:
+            buffers[name] = buffer
+
+
+def _buffer_slots(module: nn.Module) -> list[tuple[dict[str, Tensor | None], str, Tensor]]:
+    return [
+        (part._buffers, name, buffer)
+        for part in module.modules()
+        for name, buffer in part._buffers.items()
+        if buffer is not None
+    ]

@@ -14,6 +14,19 @@ MODULES = {
     "fedmd": "fedal.methods.fedmd",
     "fedmd-lf": "fedal.methods.fedmd_lf",
     "fedal": "fedal.methods.fedal",
+    "fedproto": "fedal.methods.fedproto",
+    "fedproto-public": "fedal.methods.fedproto_public",
+    "fd": "fedal.methods.fd",
+    "hfd": "fedal.methods.hfd",
+    "fedavg": "fedal.methods.fedavg",
+    "feddf": "fedal.methods.feddf",
+    "feddf-al": "fedal.methods.feddf_al",
+    "fccl": "fedal.methods.fccl",
+    "fccl+": "fedal.methods.fccl_plus",
+    "perfed-ckt": "fedal.methods.perfed_ckt",
+    "cfd": "fedal.methods.cfd",
+    "mhat": "fedal.methods.mhat",
+    "fedgkt": "fedal.methods.fedgkt",
 }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedal.data.streams import PrivateData, PublicData
-    from fedal.learners.base import Learner, Mode, State
+    from fedal.learners.base import FeatureLearner, Learner, Mode, State
 
 ClientRound = Generator[Message, Any, None]
 """Yields an upload, receives the reply to it."""
@@ -54,12 +54,25 @@ class MethodOptions(BaseModel):
     prior_smoothing: float = Field(1.0, gt=0, description="pseudo-samples per class in pi_n of local_loss=balanced")
 
 
-class TransferOptions(MethodOptions):
-    """Options of every method that learns from others on public data."""
+class PublicOptions(MethodOptions):
+    """Options of every method with passes on public data."""
 
-    temperature: float = Field(1.0, gt=0, description="temperature E inside every KL divergence")
     public_mode: Literal["train", "eval", "frozen"] = Field(
         "train", description="what BatchNorm does on public batches (see docs/methods)"
+    )
+
+
+class TransferOptions(PublicOptions):
+    """Options of every method that learns from others' outputs on public data."""
+
+    temperature: float = Field(1.0, gt=0, description="temperature E inside every KL divergence")
+
+
+class PrivateOnlyOptions(MethodOptions):
+    """Options of methods without steps on public data."""
+
+    local_stages: int = Field(
+        1, ge=1, le=2, description="2: as many steps per round as methods with a stage on public data, all on own data"
     )
 
 
@@ -111,12 +124,20 @@ class ClientLogic:
     def local_training(self, t: int, keep: float = 0.0) -> None:
         """tau steps on V^loc = l(y, f) + keep * r^loc, Eq. (client_loss_loc)."""
         anchor = self.anchor(keep)  # theta^{t,0}
-        for i in range(self.hp.tau):
-            x, y = self.private.batch(t, i)
+        for x, y in self.private_batches(t):
             f = self.learner.logits(x)
-            biased = f if self._log_prior is None else f + self._log_prior.to(f.dtype)
-            self.step(cross_entropy=d_cross_entropy(biased, y), keep_local=anchor.pull(x, f))
+            self.step(cross_entropy=self.d_supervised(f, y), keep_local=anchor.pull(x, f))
+
+    def private_batches(self, t: int, stages: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """The tau private batches of each of round t's stages, with labels: local training with further terms."""
+        for stage in range(stages * t, stages * (t + 1)):
+            for i in range(self.hp.tau):
+                yield self.private.batch(stage, i)
         self._phase_done("after_local")
+
+    def d_supervised(self, f: Tensor, y: Tensor) -> Tensor:
+        """Gradient of l(y, f), the `local_loss` of the options, in the logits."""
+        return d_cross_entropy(f if self._log_prior is None else f + self._log_prior.to(f.dtype), y)
 
     def public_passes(self, t: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The tau public batches of round t, the same at every client, with the logits of a pending pass on each."""
@@ -128,17 +149,29 @@ class ClientLogic:
         """The present self as a reference for the coming stage of tau steps."""
         return Anchor(self.learner, weight, getattr(self.hp, "temperature", 1.0), self.hp.tau, mode)
 
-    def step(self, **gradients: Tensor | None) -> None:
-        """One optimizer step along the sum of the named terms' gradients in the pending pass; None drops a term."""
-        terms = {name: gradient for name, gradient in gradients.items() if gradient is not None}
-        total = reduce(torch.add, terms.values())
-        if not torch.isfinite(total).all():
-            guilty = [name for name, gradient in terms.items() if not torch.isfinite(gradient).all()]
+    def step(self, *passes: Mapping[str, Tensor], features: Tensor | None = None, **gradients: Tensor | None) -> None:
+        """One optimizer step along the sum of the named terms' gradients in the pending pass; None drops a term.
+
+        `features` is the gradient of a term in the features of that pass. Where several passes are pending, each has
+        its own mapping of terms, in call order. Without any term there is nothing to learn: no step is taken.
+        """
+        named = [*passes] or [{name: gradient for name, gradient in gradients.items() if gradient is not None}]
+        if features is None and not any(named):
+            self.learner.forget()
+            return
+        totals = [reduce(torch.add, terms.values()) if terms else None for terms in named]
+        if not all(gradient.isfinite().all() for gradient in (*totals, features) if gradient is not None):
+            parts = [part for terms in named for part in terms.items()]
+            parts += [("the features", features)] if features is not None else []
+            guilty = [name for name, gradient in parts if not gradient.isfinite().all()]
             raise NonFiniteError(
                 f"the gradient of {' and of '.join(guilty) or 'the sum of all terms'} is not finite. "
                 "A smaller lr usually helps; a loss weight or the input data may be too large."
             )
-        self.learner.learn(total)
+        if features is None:
+            self.learner.learn(*(total for total in totals if total is not None))
+        else:
+            cast("FeatureLearner", self.learner).learn(*totals, dfeatures=features)
 
 
 class Anchor:
@@ -155,10 +188,10 @@ class Anchor:
         self._moved = not self.skip_first
 
     def pull(self, x: Tensor, f: Tensor) -> Tensor | None:
-        """The gradient of the term in the logits f on batch x; None where it is zero by construction."""
+        """The gradient of the term in the logits f on batch x; None when its weight is 0."""
         if self._past is None or not self._moved:
             self._moved = True
-            return None
+            return torch.zeros_like(f) if self._weight else None
         return weighted(self._weight, d_kl(self._past(x), f, self._temperature))
 
 
@@ -176,7 +209,10 @@ class ServerSetup:
     options: MethodOptions
     seed: int
     dtype: torch.dtype
-    public_digest: Callable[[int, int], str] | None = None
+    public: PublicData | None = None
+    make_learner: Callable[[str, tuple[int, ...] | None], Learner] | None = None  # of a server that owns models
+    architectures: Mapping[str, str] = field(default_factory=dict)  # client -> model; only where weights are sent
+    feature_width: int = 0  # d, where all clients must share it
 
 
 class ServerLogic:
@@ -184,7 +220,8 @@ class ServerLogic:
 
     def __init__(self, setup: ServerSetup) -> None:
         self.hp: Any = setup.options
-        self._public_digest = setup.public_digest
+        self.public = setup.public
+        self.learner: Learner | None = None  # the server's own model, if it has one: evaluated beside the clients
         self.observed: dict[str, Tensor] = {}  # numbers about the last round, for the record; made anew every round
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
@@ -194,7 +231,7 @@ class ServerLogic:
 
     def expected_batch(self, t: int, i: int) -> str | None:
         """The digest of the public batch that exchange i of round t is about; None when it is about no batch."""
-        return self._public_digest(t, i) if self._public_digest else None
+        return self.public.digest(t, i) if self.public and i < self.hp.tau else None
 
     def state_dict(self) -> State:
         return {}
@@ -203,10 +240,29 @@ class ServerLogic:
         """Takes back what `state_dict` gave."""
 
 
+def after(reply: Replies | None, stage: ServerRound) -> ServerRound:
+    """Plays a stage of a round; its first question also delivers `reply`, the answer to uploads before it."""
+    try:
+        next(stage)
+    except StopIteration:
+        return reply
+    while True:
+        up = yield reply
+        try:
+            reply = stage.send(up)
+        except StopIteration as stop:
+            return cast("Replies | None", stop.value)
+
+
 def stack_outputs(clients: Sequence[str], up: Uploads) -> tuple[list[str], Tensor]:
     """Who answered, and their logits in roster order: arrival order must not matter.  -> (N, B, K)"""
     present = [client_id for client_id in clients if client_id in up]
     return present, torch.stack([up[client_id].values for client_id in present])
+
+
+Need = Literal["public", "features", "same-features", "weights", "same-architecture", "server-model"]
+"""What a method asks of the run: public data; learners that show features (of one width) or weights (of one
+architecture); a model at the server."""
 
 
 @dataclass(frozen=True)
@@ -220,10 +276,14 @@ class Method:
     server: type[ServerLogic] = ServerLogic
     up: tuple[type[Message], ...] = ()
     down: tuple[type[Message], ...] = ()
-    needs: frozenset[Literal["public", "features", "weights"]] = frozenset()
+    needs: frozenset[Need] = frozenset()
     evaluates: Literal["clients", "server", "groups"] = "clients"
     faithfulness: Literal["paper", "paper+code", "code", "reconstruction"] = "paper"
     paper_options: Mapping[str, Any] = field(default_factory=dict)  # what preset `paper` sets
+    per: Mapping[type[Message], Literal["iteration", "round", "run"]] = field(default_factory=dict)  # else iteration
+    axes: Mapping[str, str] = field(default_factory=dict)  # further axes of its messages -> the option with the length
+    local_steps: Callable[[Any], int] = lambda options: int(options.tau)  # private batches per round, for fairness
+    refuse: Callable[[Any, int], str | None] = lambda options, n_classes: None  # why it does not fit, if it does not
 
     @property
     def exchanges(self) -> bool:

@@ -91,7 +91,7 @@ class FedALClient(ClientLogic):
             down = yield Outputs(f)
             others = leave_one_out(down.mean, f, down.count)
             self.step(  # Eq. (client_loss_glo)
-                transfer=weighted(self.hp.transfer, d_kl(others, f, self.hp.temperature)),  # Eq. (kl)
+                distillation=weighted(self.hp.distillation, d_kl(others, f, self.hp.temperature)),  # Eq. (kl)
                 adversarial=weighted(self.hp.adversarial, down.grad / len(f)),  # dU_n/df_n per sample -> batch mean
                 keep_global=anchor.pull(x, f),  # r^glo
             )

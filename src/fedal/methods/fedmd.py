@@ -1,7 +1,7 @@
 """FedMD (Li and Wang 2019) as the FedAL paper states it: logits are averaged, then softmaxed; self is excluded.
 
 Differs from its authors' code, which digests a mean absolute error on an inclusive mean after pre-training on labelled
-public data: here public data have no labels (docs/deviations.md). `transfer_loss = "l1"` gives the authors' distance.
+public data: here public data have no labels (docs/deviations.md). `distance = "l1"` gives the authors' distance.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from fedal.methods.base import (
 
 
 class FedMDOptions(TransferOptions):
-    transfer: float = Field(1.0, ge=0, description="weight of the distance to the mean of the others")
-    transfer_loss: Literal["kl", "l1", "mse"] = Field(
+    distillation: float = Field(1.0, ge=0, description="weight of the distance to the mean of the others")
+    distance: Literal["kl", "l1", "mse"] = Field(
         "kl", description="that distance: the paper's KL, or l1/mse on logits as in other public code"
     )
 
@@ -51,11 +51,11 @@ class FedMDClient(ClientLogic):
         for _x, f in self.public_passes(t):
             down = yield Outputs(f)
             others = leave_one_out(down.mean, f, down.count)
-            if self.hp.transfer_loss == "kl":
-                distance = kl(others, f, self.hp.temperature)  # Eq. (kl)
+            if self.hp.distance == "kl":
+                loss = kl(others, f, self.hp.temperature)  # Eq. (kl)
             else:
-                distance = {"l1": l1, "mse": mse}[self.hp.transfer_loss](others, f)
-            self.step(transfer=weighted(self.hp.transfer, distance.gradient))
+                loss = {"l1": l1, "mse": mse}[self.hp.distance](others, f)
+            self.step(distillation=weighted(self.hp.distillation, loss.gradient))
 
 
 METHOD = Method(

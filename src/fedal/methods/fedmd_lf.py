@@ -16,7 +16,7 @@ from fedal.methods.fedmd import FedMDServer
 
 
 class LessForgettingOptions(TransferOptions):
-    transfer: float = Field(1.0, ge=0, description="weight of the KL divergence to the mean of the others")
+    distillation: float = Field(1.0, ge=0, description="weight of the KL divergence to the mean of the others")
     keep_local: float = Field(1.0, ge=0, description="weight of r^loc: do not forget others in local training")
     keep_global: float = Field(1.0, ge=0, description="weight of r^glo: do not forget own data in the transfer")
 
@@ -29,7 +29,7 @@ class FedMDLFClient(ClientLogic):
             down = yield Outputs(f)
             others = leave_one_out(down.mean, f, down.count)
             self.step(
-                transfer=weighted(self.hp.transfer, d_kl(others, f, self.hp.temperature)),  # Eq. (kl)
+                distillation=weighted(self.hp.distillation, d_kl(others, f, self.hp.temperature)),  # Eq. (kl)
                 keep_global=anchor.pull(x, f),  # r^glo
             )
 

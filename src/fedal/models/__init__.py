@@ -117,3 +117,12 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> torch.nn.M
             f"Models that take it: {fitting or 'none here'}."
         )
     return call_factory(name, load_factory(entry.factory), input_shape, n_classes)
+
+
+def largest(names: tuple[str, ...], input_shape: tuple[int, ...], n_classes: int) -> str:
+    """The name of the model with the most parameters; the first of equals."""
+    import torch
+
+    with torch.device("meta"):  # counts without allocating
+        sizes = {name: sum(p.numel() for p in build(name, input_shape, n_classes).parameters()) for name in names}
+    return max(names, key=sizes.__getitem__)

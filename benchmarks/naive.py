@@ -1,0 +1,88 @@
+"""FedAL as a plain PyTorch loop: what one writes first, and what peers ship.
+
+One model after the other, a DataLoader per client, deep copies as references, losses through autograd, the default
+optimizer. It gets the same batches and starting weights as the engine, so that the results can be compared.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+Batches = list[list[int]]
+"""Which samples each batch holds, in order."""
+
+
+def kl(teacher: Tensor, student: Tensor) -> Tensor:
+    return F.kl_div(F.log_softmax(student, 1), F.softmax(teacher, 1), reduction="batchmean")
+
+
+class NaiveFedAL:
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        discriminator: nn.Module,
+        private: Sequence[TensorDataset],
+        private_batches: Sequence[Batches],
+        public: Tensor,
+        public_batches: Batches,
+        tau: int,
+        lr: float = 1e-3,
+    ) -> None:
+        self.models = [copy.deepcopy(model) for model in models]
+        self.discriminator = copy.deepcopy(discriminator)
+        self.tau = tau
+        self.optimizers = [torch.optim.Adam(model.parameters(), lr=lr) for model in self.models]
+        self.discriminator_optimizer = torch.optim.Adam(self.discriminator.parameters(), lr=1e-4)
+        self.private = [
+            iter(DataLoader(data, batch_sampler=batches))
+            for data, batches in zip(private, private_batches, strict=True)
+        ]
+        self.public = iter(DataLoader(TensorDataset(public), batch_sampler=public_batches))
+
+    def round(self) -> None:
+        for model, optimizer, batches in zip(self.models, self.optimizers, self.private, strict=True):
+            reference = copy.deepcopy(model)
+            for _ in range(self.tau):
+                x, y = next(batches)
+                with torch.no_grad():
+                    old = reference(x)
+                f = model(x)
+                loss = F.cross_entropy(f, y) + kl(old, f)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        references = [copy.deepcopy(model) for model in self.models]
+        for _ in range(self.tau):
+            (x,) = next(self.public)
+            outputs = [model(x) for model in self.models]
+            mean, gradients = self.serve([f.detach() for f in outputs])
+            n = len(self.models)
+            for i, f in enumerate(outputs):
+                others = (n * mean - f.detach()) / (n - 1)
+                with torch.no_grad():
+                    old = references[i](x)
+                loss = kl(others, f) + (f * gradients[i]).sum() / len(x) + kl(old, f)
+                self.optimizers[i].zero_grad()
+                loss.backward()
+                self.optimizers[i].step()
+
+    def serve(self, outputs: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        owners = torch.arange(len(outputs)).repeat_interleave(len(outputs[0]))
+        loss = F.cross_entropy(self.discriminator(F.softmax(torch.cat(outputs) / 2, 1)), owners)
+        self.discriminator_optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.discriminator_optimizer.step()
+        gradients = []
+        for i, f in enumerate(outputs):
+            f = f.clone().requires_grad_()
+            utility = -F.cross_entropy(
+                self.discriminator(F.softmax(f / 2, 1)), torch.full((len(f),), i), reduction="sum"
+            )
+            gradients.append(torch.autograd.grad(utility, f)[0])
+        return torch.stack(outputs).mean(0), gradients

@@ -1,0 +1,108 @@
+"""What is raced: one FedAL federation, built twice from the same weights and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from benchmarks.naive import NaiveFedAL
+from fedal.config import Config
+from fedal.data.dataset import Dataset
+from fedal.engine.threads import thread_workers
+from fedal.experiments.assemble import DTYPES, Assembly, assemble
+from fedal.experiments.world import World
+from fedal.methods.fedal import FedALServer
+from fedal.seeding import BatchStream
+
+PUBLIC = 1000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Clients, their models and the shape of their data; `rounds` are timed per repeat."""
+
+    name: str
+    dataset: str
+    input_shape: tuple[int, ...]
+    models: tuple[str, ...]
+    clients: int
+    rounds: int
+    tau: int = 5
+
+    def config(self, precision: str = "fp32", workers: int = 0) -> Config:
+        tables = tuple({"model": self.models[i % len(self.models)]} for i in range(self.clients))
+        return Config(dataset=self.dataset, clients=tables, tau=self.tau, precision=precision, workers=workers)
+
+    def world(self, per_client: int = 200) -> World:
+        """Random images: the arithmetic does not care what they show."""
+        generator = np.random.Generator(np.random.Philox(key=1))
+        n = PUBLIC + per_client * self.clients
+        x = generator.standard_normal((n, *self.input_shape), dtype=np.float32)
+        y = generator.integers(0, 10, n)
+        data = Dataset(self.dataset, x, y, x[:64], y[:64], 10)
+        names = self.config().client_names
+        parts = np.split(np.arange(PUBLIC, n), self.clients)
+        return World(data, dict(zip(names, parts, strict=True)), np.arange(PUBLIC), x[:PUBLIC], 0)
+
+
+WORKLOADS = (
+    Workload("LeNet5 x10", "mnist", (1, 28, 28), ("lenet5",), 10, rounds=1),
+    Workload("WideResNet mix x20", "svhn", (3, 32, 32), ("wrn-10-1", "wrn-10-2", "wrn-16-1"), 20, rounds=1, tau=2),
+    Workload("ResNet-18/34 x15", "cifar10", (3, 32, 32), ("resnet18", "resnet34"), 15, rounds=1, tau=1),
+)
+
+
+class Contest:
+    """Both implementations of one workload, ready to play rounds."""
+
+    def __init__(self, workload: Workload, assembly: Assembly, config: Config, world: World, rounds: int) -> None:
+        self.workload, self.assembly, self._t = workload, assembly, 0
+        server = assembly.federation.server
+        assert isinstance(server, FedALServer)
+        dtype = DTYPES[config.precision]
+        data = world.dataset
+        x, y = torch.as_tensor(data.train_x).to(dtype), torch.as_tensor(data.train_y)
+        steps = range(rounds * workload.tau)
+        public = BatchStream(PUBLIC, config.batch_size, config.seed, "public")
+        streams = {
+            name: BatchStream(len(part), config.batch_size, config.seed, "private", name)
+            for name, part in world.clients.items()
+        }
+        self.naive = NaiveFedAL(
+            [learner.module for learner in assembly.learners.values()],  # type: ignore[attr-defined]
+            server.discriminator._learner.module,
+            [TensorDataset(x[part], y[part]) for part in world.clients.values()],
+            [[stream.indices(step).tolist() for step in steps] for stream in streams.values()],
+            x[:PUBLIC],
+            [public.indices(step).tolist() for step in steps],
+            workload.tau,
+        )
+        for model in self.naive.models:
+            model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+    def play_engine(self) -> None:
+        self.assembly.federation.play_round(self._t)
+        self._t += 1
+
+    def play_naive(self) -> None:
+        self.naive.round()
+
+    def difference(self) -> float:
+        """The largest difference between any two weights of the two implementations."""
+        return max(
+            float((mine - theirs).detach().abs().max())
+            for learner, model in zip(self.assembly.learners.values(), self.naive.models, strict=True)
+            for mine, theirs in zip(learner.module.parameters(), model.parameters(), strict=True)  # type: ignore[attr-defined]
+        )
+
+
+@contextmanager
+def contest(workload: Workload, rounds: int, precision: str = "fp32", workers: int = 0) -> Iterator[Contest]:
+    config, world = workload.config(precision, workers), workload.world()
+    with thread_workers(workers) as pool:
+        yield Contest(workload, assemble(config, world, pool), config, world, rounds)

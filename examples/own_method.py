@@ -1,0 +1,59 @@
+"""A method of your own in one file: FedMD with the mean of probabilities as the teacher, not the mean of logits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+import fedal
+from fedal.aggregate import leave_one_out
+from fedal.losses import d_kl
+from fedal.messages import Leak, Message, Outputs
+from fedal.methods import base
+
+
+class VoteOptions(base.TransferOptions):
+    sharpen: float = Field(1.0, gt=0, description="exponent on the mean: above 1, a blurred teacher becomes crisper")
+
+
+@dataclass(frozen=True)
+class Vote(Message):  # what may come down: one tensor of B samples x K classes, and how many clients it is made of
+    probs: Tensor
+    count: int
+    leak = Leak.PUBLIC_OUTPUTS
+    layout = {"probs": ("B", "K")}  # noqa: RUF012
+
+
+class VoteServer(base.ServerLogic):
+    def round(self, t: int, clients: Sequence[str]) -> base.ServerRound:
+        reply: base.Replies | None = None
+        for _ in range(self.hp.tau):
+            up = yield reply
+            present, f = base.stack_outputs(clients, up)
+            mean = torch.softmax(f / self.hp.temperature, -1).mean(0)
+            reply = {n: Vote(mean, len(present)) for n in present}
+        return reply
+
+
+class VoteClient(base.ClientLogic):
+    def round(self, t: int) -> base.ClientRound:
+        self.local_training(t)
+        for _x, f in self.public_passes(t):
+            down = yield Outputs(f)
+            others = leave_one_out(down.probs, torch.softmax(f / self.hp.temperature, -1), down.count)
+            teacher = self.hp.sharpen * self.hp.temperature * others.clamp_min(1e-9).log()
+            self.step(distillation=d_kl(teacher, f, self.hp.temperature))
+
+
+METHOD = base.Method(
+    "vote", "distil the mean probabilities of the others", VoteOptions, VoteClient, VoteServer,
+    up=(Outputs,), down=(Vote,), needs=frozenset({"public"}),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    fedal.methods.register(METHOD)
+    for settings in ({"method": "fedmd"}, {"method": "vote"}, {"method": "vote", "sharpen": 2.0}):
+        run = fedal.run(fedal.Config(dataset="digits", iterations=60, **settings))
+        print(f"{settings}: {run.final['test_accuracy']:.3f}, black-box: {run.config.method_object().black_box}")

@@ -1,0 +1,72 @@
+"""FedProto as the FedAL paper adapts it to unlabelled public data: FedMD on features instead of outputs.
+
+The paper says only that knowledge is distilled on the features before the fully connected layer and that all must have
+one width. Reconstructed here: the mean squared distance (over batch and width) to the mean features of the others, and
+no class prototypes, because public data have no labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from fedal.aggregate import leave_one_out, mean_over_clients
+from fedal.losses import mse
+from fedal.messages import FeatureConsensus, PublicFeatures
+from fedal.methods.base import (
+    ClientLogic,
+    ClientRound,
+    Method,
+    PublicOptions,
+    Replies,
+    ServerLogic,
+    ServerRound,
+    stack_outputs,
+    weighted,
+)
+
+if TYPE_CHECKING:
+    from fedal.learners.base import FeatureLearner
+
+
+class FedProtoPublicOptions(PublicOptions):
+    distillation: float = Field(1.0, ge=0, description="weight of the squared distance to the mean of the others")
+
+
+class FedProtoPublicServer(ServerLogic):
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        reply: Replies | None = None
+        for _ in range(self.hp.tau):
+            up = yield reply
+            present, g = stack_outputs(clients, up)
+            mean = mean_over_clients(g)
+            reply = {n: FeatureConsensus(mean, len(present)) for n in present}
+        return reply
+
+
+class FedProtoPublicClient(ClientLogic):
+    learner: FeatureLearner
+
+    def round(self, t: int) -> ClientRound:
+        self.local_training(t)
+        for i in range(self.hp.tau):
+            _, g = self.learner.logits_and_features(self.public.batch(t, i), self.hp.public_mode)
+            down = yield PublicFeatures(g)
+            distance = mse(leave_one_out(down.mean, g, down.count), g)
+            self.step(features=weighted(self.hp.distillation, distance.gradient))  # the last layer takes no step
+
+
+METHOD = Method(
+    name="fedproto-public",
+    summary="FedMD on features: match the mean features of the others on public data",
+    options=FedProtoPublicOptions,
+    client=FedProtoPublicClient,
+    server=FedProtoPublicServer,
+    up=(PublicFeatures,),
+    down=(FeatureConsensus,),
+    needs=frozenset({"public", "features", "same-features"}),
+    faithfulness="reconstruction",
+    paper_options={"tau": 1},
+)

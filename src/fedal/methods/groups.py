@@ -1,0 +1,83 @@
+"""Parameter averaging among clients with the same architecture: the step that FedAvg, FedDF and FedDF-AL share.
+
+At the very start the members of a group take over the weights of its first member, since averaging different random
+initialisations would destroy them. A client alone in its group gets its own weights back, to the bit, and keeps its
+optimizer; members of larger groups restart theirs, because moments of a model that was replaced mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import Field
+
+from fedal.aggregate import average_weights
+from fedal.messages import Weights
+from fedal.methods.base import ClientLogic, ClientRound, MethodOptions, Replies, ServerLogic, ServerSetup, Uploads
+
+if TYPE_CHECKING:
+    from fedal.learners.base import WeightLearner
+
+Weighting = Literal["samples", "uniform"]
+
+
+class GroupOptions(MethodOptions):
+    weighting: Weighting = Field("samples", description="members count by their private samples, or all the same")
+
+
+class GroupClient(ClientLogic):
+    """A client that shares its weights at the start of the run and at the end of every round."""
+
+    def group_step(self) -> ClientRound:
+        """Sends the weights and takes over those that come back."""
+        learner = cast("WeightLearner", self.learner)
+        down = yield Weights(learner.weights(), len(self.private))
+        learner.load_weights(down.values)
+        if down.members > 1:
+            learner.reset_optimizer()
+
+    def joins(self, t: int) -> ClientRound:
+        """The exchange that gives a group its common start; later rounds have none."""
+        if t == 0:
+            yield from self.group_step()
+
+
+class GroupServer(ServerLogic):
+    """A server that averages the weights of each group."""
+
+    def __init__(self, setup: ServerSetup) -> None:
+        super().__init__(setup)
+        self._architectures = dict(setup.architectures)
+
+    def expected_batch(self, t: int, i: int) -> str | None:
+        """The exchange that joins the groups comes before those about public batches."""
+        if t == 0:
+            i -= 1
+        return super().expected_batch(t, i) if i >= 0 else None
+
+    def groups(self, clients: Sequence[str], up: Uploads) -> list[list[str]]:
+        """The present clients by architecture, in roster order."""
+        found: dict[Any, list[str]] = {}
+        for n in clients:
+            if n in up:
+                shapes = tuple((name, tuple(value.shape)) for name, value in up[n].values.items())
+                found.setdefault((self._architectures.get(n), shapes), []).append(n)
+        return list(found.values())
+
+    def first_of_each(self, clients: Sequence[str], up: Uploads) -> Replies:
+        """The weights of its first member for every member of a group."""
+        return {
+            n: Weights(up[group[0]].values, up[n].samples, len(group))
+            for group in self.groups(clients, up)
+            for n in group
+        }
+
+    def average_of_each(self, clients: Sequence[str], up: Uploads) -> Replies:
+        """The average of its members for every member of a group."""
+        replies: Replies = {}
+        for group in self.groups(clients, up):
+            shares = [up[n].samples if self.hp.weighting == "samples" else 1 for n in group]
+            average = average_weights([up[n].values for n in group], shares)
+            replies |= {n: Weights(average, sum(up[n].samples for n in group), len(group)) for n in group}
+        return replies

@@ -1,0 +1,180 @@
+"""Hybrid federated distillation, HFD (Ahn, Simeone, Kang 2019, arXiv 1907.02745): FD on mean inputs.
+
+Once, the clients exchange the mean input of each class; these K blurred samples then serve all as labelled public data
+on which outputs are exchanged. There is no public code and the papers' details were not at hand: reconstructed after
+their abstracts and docs/methods/hfd.md. `joint` adds the term to the local steps instead of taking steps of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from fedal.aggregate import ClassSums, class_means_of_others, class_weights, other_owners
+from fedal.lazy import torch
+from fedal.losses import soft_cross_entropy
+from fedal.messages import ClassInputs, MeanInputOutputs, Message
+from fedal.methods.base import (
+    ClientLogic,
+    ClientRound,
+    ClientSetup,
+    Method,
+    MethodOptions,
+    Replies,
+    ServerLogic,
+    ServerRound,
+    ServerSetup,
+    Uploads,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedal.learners.base import State
+
+FEW = 8  # fewer samples than this make poor batch statistics
+
+
+class HFDOptions(MethodOptions):
+    distillation: float = Field(
+        0.5, ge=0, le=1, description="share beta of the others' outputs in the target; the label has the rest"
+    )
+    distillation_steps: int | None = Field(None, ge=1, description="steps h on the mean inputs per round, else tau")
+    joint: bool = Field(False, description="add the term to every local step (h does not count) instead")
+    mean_input_mode: Literal["train", "eval", "frozen"] = Field(
+        "frozen", description="what BatchNorm does on mean inputs; frozen keeps their blur out of the running averages"
+    )
+
+
+class HFDServer(ServerLogic):
+    def __init__(self, setup: ServerSetup) -> None:
+        super().__init__(setup)
+        self._roster = setup.roster
+        self._inputs: dict[str, State] = {}  # client -> its mean inputs and label counts
+
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        reply: Replies | None = None
+        for _ in range(2 if t == 0 else 1):
+            up = yield reply
+            reply = {**self._inputs_of_others(up), **_outputs_of_others(clients, up)}
+        return reply
+
+    def _inputs_of_others(self, up: Uploads) -> Replies:
+        """For those who sent mean inputs: all in the first round, a client that missed it later."""
+        new = {n: message for n, message in up.items() if isinstance(message, ClassInputs)}
+        if not new:
+            return {}
+        self._inputs = {**self._inputs, **{n: {"values": m.values, "counts": m.counts} for n, m in new.items()}}
+        known = [n for n in self._roster if n in self._inputs]
+        counts = torch.stack([self._inputs[n]["counts"] for n in known])
+        means = class_means_of_others(
+            torch.stack([self._inputs[n]["values"] for n in known]), class_weights(counts, "clients")
+        )
+        tables = dict(zip(known, zip(means, other_owners(counts), strict=True), strict=True))
+        return {n: ClassInputs(*tables[n]) for n in new}
+
+    def state_dict(self) -> State:
+        return {"inputs": self._inputs}
+
+    def load_state_dict(self, state: State) -> None:
+        self._inputs = state["inputs"]
+
+
+def _outputs_of_others(clients: Sequence[str], up: Uploads) -> Replies:
+    present = [n for n in clients if isinstance(up.get(n), MeanInputOutputs)]
+    if not present:
+        return {}
+    outputs = torch.stack([up[n].values for n in present])
+    answered = (outputs.sum(-1) > 0).double()  # a client that joined early may not know every class
+    return dict(zip(present, map(MeanInputOutputs, class_means_of_others(outputs, answered)), strict=True))
+
+
+class HFDClient(ClientLogic):
+    def __init__(self, setup: ClientSetup) -> None:
+        super().__init__(setup)
+        self._inputs: State = {}  # the mean inputs over the others and over all, and how many clients each is of
+        self._teacher: Tensor | None = None  # of `joint`: the others' outputs on mean inputs
+
+    def round(self, t: int) -> ClientRound:
+        if t == 0:
+            yield from self._exchange_inputs()
+        self._train(t)
+        if not self._inputs:  # absent in the first round: distils from the next one on
+            yield from self._exchange_inputs()
+            return
+        down = yield MeanInputOutputs(self._answers(t))
+        if self.hp.joint:
+            self._teacher = down.values
+            return
+        for _ in range(self.hp.distillation_steps or self.hp.tau):
+            self.step(mean_inputs=self._d_mean_inputs(t, down.values))
+
+    def _exchange_inputs(self) -> Generator[Message, Any, None]:
+        x, _ = self.private.batch(0, 0)
+        own = ClassSums.empty(self.private.n_classes, x[0].numel())
+        for inputs, labels in self.private.everything():
+            own.add(inputs.flatten(1), labels)
+        mine, has = own.means(x.dtype), (own.counts > 0).to(torch.int32)
+        down = yield ClassInputs(mine, own.counts)
+        of_all = (down.counts[:, None] * down.values + has[:, None] * mine) / (down.counts + has).clamp(min=1)[:, None]
+        self._inputs = {
+            "of_others": down.values.view(-1, *x.shape[1:]),
+            "others": down.counts,
+            "of_all": of_all.view(-1, *x.shape[1:]),
+            "all": down.counts + has,
+        }
+
+    def _train(self, t: int) -> None:
+        if self._teacher is None:
+            self.local_training(t)
+            return
+        for x, y in self.private_batches(t):
+            own = {"cross_entropy": self.d_supervised(self.learner.logits(x), y)}
+            shared = self._d_mean_inputs(t, self._teacher)
+            self.step(own, *([] if shared is None else [{"mean_inputs": shared}]))
+
+    def _answers(self, t: int) -> Tensor:
+        """s_n: probabilities on the mean input over all of each class; a row of zeros where there is none."""
+        classes = self._inputs["all"].nonzero().flatten()
+        f = self._logits(self._inputs["of_all"][classes], t)[: len(classes)]
+        self.learner.forget()
+        return f.new_zeros(self.private.n_classes, f.shape[1]).index_copy(0, classes, torch.softmax(f, -1))
+
+    def _d_mean_inputs(self, t: int, teacher: Tensor) -> Tensor | None:
+        """Gradient of (1 - beta) CE(l, f) + beta CE(teacher_l, f) in a new pass on the others' mean inputs."""
+        classes = self._inputs["others"].nonzero().flatten()
+        if not len(classes):
+            return None
+        f = self._logits(self._inputs["of_others"][classes], t)
+        labels = torch.eye(f.shape[1], dtype=f.dtype, device=f.device)
+        target = torch.lerp(labels, teacher, self.hp.distillation)[classes]
+        gradient = torch.zeros_like(f)
+        gradient[: len(classes)] = soft_cross_entropy(target, f[: len(classes)]).gradient
+        return gradient
+
+    def _logits(self, x: Tensor, t: int) -> Tensor:
+        """Logits of a pending pass on mean inputs; few of them share batch statistics with a private batch."""
+        if len(x) < FEW:
+            x = torch.cat([x, self.private.batch(t, 0)[0]])
+        return self.learner.logits(x, self.hp.mean_input_mode)
+
+    def state_dict(self) -> State:
+        return {"inputs": self._inputs, "teacher": self._teacher}
+
+    def load_state_dict(self, state: State) -> None:
+        self._inputs, self._teacher = state["inputs"], state["teacher"]
+
+
+METHOD = Method(
+    name="hfd",
+    summary="FD on the mean inputs of each class, exchanged once: blurred samples that all share; no public data",
+    options=HFDOptions,
+    client=HFDClient,
+    server=HFDServer,
+    up=(ClassInputs, MeanInputOutputs),
+    down=(ClassInputs, MeanInputOutputs),
+    faithfulness="reconstruction",
+    per={ClassInputs: "run", MeanInputOutputs: "round"},
+)

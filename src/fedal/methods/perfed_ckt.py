@@ -1,0 +1,112 @@
+"""PerFed-CKT (Cho, Wang, Chiruvolu, Joshi 2021, arXiv 2109.08119; later COMET): distil the mean of similar clients.
+
+The server groups the clients by their outputs on the public batch (C-means) and sends all centroids; each client learns
+from the nearest. A personalisation method: it does not try to make every client good at everybody's data.
+A reconstruction: the authors published no code, and a public re-implementation clusters sample by sample. Joint
+regulariser, output space and distance are open; docs/methods/perfed-ckt.md says what is done here and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from fedal.aggregate import cluster_means, nearest
+from fedal.errors import NotApplicableError
+from fedal.lazy import torch
+from fedal.losses import kl, kl_to_probs, l2, l2_of_probs
+from fedal.messages import Centroids, Outputs
+from fedal.methods.base import (
+    ClientLogic,
+    ClientRound,
+    Method,
+    Replies,
+    ServerLogic,
+    ServerRound,
+    ServerSetup,
+    TransferOptions,
+    stack_outputs,
+    weighted,
+)
+from fedal.seeding import philox_key, raw_bits
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedal.learners.base import State
+
+
+class PerFedCKTOptions(TransferOptions):
+    clusters: int = Field(2, ge=1, description="groups C of similar clients; at most as many as there are clients")
+    distillation: float = Field(1.0, ge=0, description="weight lambda of the distance to the nearest centroid")
+    space: Literal["probs", "logits"] = Field("probs", description="what is clustered, averaged and distilled")
+    loss: Literal["l2", "kl"] = Field("l2", description="distance to the centroid: squared (sum over classes) or KL")
+
+
+class PerFedCKTServer(ServerLogic):
+    def __init__(self, setup: ServerSetup) -> None:
+        super().__init__(setup)
+        if self.hp.clusters > len(setup.roster):
+            raise NotApplicableError(
+                f"perfed-ckt: clusters = {self.hp.clusters} for {len(setup.roster)} clients; at most one each."
+            )
+        self._key = philox_key(setup.seed, "clusters")
+        self.cluster_of: dict[str, int] = {}  # the newest of each client: where the next C-means starts
+
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        reply: Replies | None = None
+        for i in range(self.hp.tau):
+            up = yield reply
+            present, f = stack_outputs(clients, up)
+            s = outputs_in_space(f, self.hp)
+            before = torch.tensor([self.cluster_of.get(n, -1) for n in present], device=f.device)
+            first = int(raw_bits(self._key, t * self.hp.tau + i, 1)[0] % len(present))
+            labels, centroids = cluster_means(s.flatten(1), before, self.hp.clusters, first)
+            self.cluster_of = self.cluster_of | dict(zip(present, labels.tolist(), strict=True))
+            reply = {n: Centroids(centroids.view(-1, *s.shape[1:])) for n in present}
+        return reply
+
+    def state_dict(self) -> State:
+        return {"cluster_of": dict(self.cluster_of)}
+
+    def load_state_dict(self, state: State) -> None:
+        self.cluster_of = {n: int(cluster) for n, cluster in state["cluster_of"].items()}
+
+
+class PerFedCKTClient(ClientLogic):
+    def round(self, t: int) -> ClientRound:
+        self.local_training(t)
+        for _x, f in self.public_passes(t):
+            down = yield Outputs(f)
+            s = outputs_in_space(f, self.hp)
+            centroid = down.values[nearest(s.flatten()[None], down.values.flatten(1))[0]]
+            pull = weighted(self.hp.distillation, self._d_distance(centroid, f))
+            # Alone in a cluster there is nothing to learn. A step would only follow the momentum of local training.
+            self.step(distillation=pull if pull is not None and pull.any() else None)
+
+    def _d_distance(self, centroid: Tensor, f: Tensor) -> Tensor:
+        """Gradient in f of the distance from the centroid."""
+        if self.hp.space == "probs":
+            return (kl_to_probs if self.hp.loss == "kl" else l2_of_probs)(centroid, f, self.hp.temperature).gradient
+        return (kl(centroid, f, self.hp.temperature) if self.hp.loss == "kl" else l2(centroid, f)).gradient
+
+
+def outputs_in_space(f: Tensor, options: PerFedCKTOptions) -> Tensor:
+    return torch.softmax(f / options.temperature, -1) if options.space == "probs" else f
+
+
+METHOD = Method(
+    name="perfed-ckt",
+    summary="distil the mean of the most similar clients on public data (personalisation)",
+    options=PerFedCKTOptions,
+    client=PerFedCKTClient,
+    server=PerFedCKTServer,
+    up=(Outputs,),
+    down=(Centroids,),
+    needs=frozenset({"public"}),
+    faithfulness="reconstruction",
+    paper_options={"tau": 5},
+    axes={"C": "clusters"},
+)

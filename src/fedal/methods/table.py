@@ -1,0 +1,51 @@
+"""The table of methods: what each sends, what that reveals and costs, what it needs, how faithful it is.
+
+Computed from the declarations; `fedal methods` prints it and docs/methods/README.md holds it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedal import methods
+from fedal.messages import Message, in_words
+from fedal.methods.base import Method
+
+COLUMNS = ("method", "black-box", "reveals", "up", "down", "server model", "needs", "faithfulness")
+EXAMPLE = {"B": 32, "B-1": 31, "K": 10}  # sizes that the bytes are given for
+
+
+def rows() -> list[list[str]]:
+    return [_row(methods.get(name)) for name in methods.MODULES]
+
+
+def as_markdown() -> str:
+    lines = [COLUMNS, ["---"] * len(COLUMNS)]
+    lines += [[f"[{row[0]}]({row[0]}.md)", *row[1:]] for row in rows()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _row(method: Method) -> list[str]:
+    needs = [need.replace("same-", "equal ") for need in sorted(method.needs - {"server-model"})]
+    return [
+        method.name,
+        "yes" if method.black_box else "no",
+        in_words(method.reveals),
+        " + ".join(_cost(method, kind) for kind in method.up) or "-",
+        " + ".join(_cost(method, kind) for kind in method.down) or "-",
+        "yes" if "server-model" in method.needs else "no",
+        ", ".join(needs) or "-",
+        method.faithfulness,
+    ]
+
+
+def _cost(method: Method, kind: type[Message]) -> str:
+    """`1,280 B/iteration`, or the formula where the size depends on the models or the data."""
+    per = method.per.get(kind, "iteration")
+    if kind.size:
+        return f"{kind.size}/{per}"
+    sizes = EXAMPLE | {axis: method.options.model_fields[option].default for axis, option in method.axes.items()}
+    if all(axis in sizes for axes in kind.layout.values() for axis in axes):
+        total = sum(4 * math.prod(sizes[axis] for axis in axes) for axes in kind.layout.values())
+        return f"{total:,} B/{per}"
+    return " + ".join(f"4·{'·'.join(axes)}" for axes in kind.layout.values()) + f" B/{per}"

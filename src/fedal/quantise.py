@@ -1,0 +1,164 @@
+"""Soft labels in a few bits: the constrained quantiser of CFD (arXiv 2012.00632) and a codec that really packs bytes.
+
+A code of b bits is K whole numbers that sum to m = 2^b - 1: a point of the simplex in steps of 1/m. There are
+C(m+K-1, K-1) of them; each has a number (its codeword), written with the fewest bits that can name all. Delta coding
+keeps, at both ends, the last code of every public sample: a sample seen before costs one bit that says whether its
+code changed, and the new codeword if so; a sample seen for the first time costs its codeword.
+32 bits stand for no quantiser: the numbers travel as they are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from math import comb
+from typing import TYPE_CHECKING
+
+from fedal.errors import NonFiniteError, WireError
+from fedal.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedal.learners.base import State
+    from fedal.seeding import Indices
+
+UNQUANTISED = 32
+
+
+def quantise(probs: Tensor, bits: int) -> Tensor:
+    """The codes of soft labels: rounded, then corrected where rounding hurt most so that m is shared out.
+
+    With one bit this is the one-hot argmax.  (B, K) -> (B, K) int64, rows sum to m
+    """
+    m, n_classes = 2**bits - 1, probs.shape[-1]
+    exact = m * (probs.double() / probs.double().sum(-1, keepdim=True))
+    rounded = exact.round()
+    missing = m - rounded.sum(-1, keepdim=True)
+    place = (exact - rounded).argsort(dim=-1, descending=True, stable=True).argsort()  # 0: rounded down the most
+    corrected: Tensor = rounded + (place < missing).double() - (place >= n_classes + missing).double()
+    return corrected.long()
+
+
+def dequantise(codes: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
+    """The soft labels that codes stand for.  (B, K) -> (B, K)"""
+    labels: Tensor = codes.double() / (2**bits - 1)
+    return labels.to(dtype)
+
+
+def codeword_bits(bits: int, n_classes: int) -> int:
+    """How many bits name any code: ceil(log2 C(m+K-1, K-1))."""
+    return (comb(2**bits + n_classes - 2, n_classes - 1) - 1).bit_length()
+
+
+@lru_cache(maxsize=4096)  # one-bit labels have only K codewords
+def codeword(code: tuple[int, ...]) -> int:
+    """The number of a code: its K - 1 running sums, made distinct, in the combinatorial number system."""
+    return sum(comb(total + i, i + 1) for i, total in enumerate(accumulate(code[:-1])))
+
+
+@lru_cache(maxsize=4096)
+def code_of(word: int, n_classes: int, m: int) -> tuple[int, ...]:
+    """The inverse of `codeword` among the codes that sum to m."""
+    if word >= comb(m + n_classes - 1, n_classes - 1):
+        raise WireError(f"codeword {word} names no soft label of {n_classes} classes.")
+    code, total = [], m  # from the last class to the first; total: the running sum up to the present one
+    for i in reversed(range(n_classes - 1)):
+        place = _largest_place(word, i + 1, total + i + 1)
+        word -= comb(place, i + 1)
+        code.append(total - (place - i))
+        total = place - i
+    return (total, *reversed(code))
+
+
+def _largest_place(word: int, size: int, limit: int) -> int:
+    """The largest place below `limit` with C(place, size) <= word."""
+    return bisect_right(range(limit), word, key=lambda place: comb(place, size)) - 1
+
+
+class LabelCodec:
+    """One end of one direction between the server and one client. With `delta`, both ends hold the same memory."""
+
+    def __init__(self, bits: int, n_samples: int, n_classes: int, *, delta: bool) -> None:
+        self._bits, self._n_classes = bits, n_classes
+        self._word_bits = codeword_bits(bits, n_classes) if bits != UNQUANTISED else 0
+        self._last: Tensor | None = None  # the last code of each public sample; zeros: none yet, for a code sums to m
+        if delta and bits != UNQUANTISED:
+            self._last = torch.zeros(n_samples, n_classes, dtype=torch.uint8 if bits <= 8 else torch.int32)
+
+    def encode(self, labels: Tensor, ids: Indices) -> Tensor:
+        """Soft labels of the public samples `ids` as bytes.  (B, K), (B,) -> (bytes,) uint8"""
+        if not torch.isfinite(labels).all():
+            raise NonFiniteError("the soft labels to be sent are not finite. A smaller lr usually helps.")
+        if self._bits == UNQUANTISED:
+            return labels.contiguous().view(-1).view(torch.uint8).to("cpu", copy=True)
+        codes = quantise(labels, self._bits).tolist()
+        stream = "".join(self._as_bits(code, last) for code, last in zip(codes, self._last_codes(ids), strict=True))
+        self._remember(ids, codes)
+        whole = -(-len(stream) // 8)
+        return torch.tensor(list(int(stream.ljust(8 * whole, "0"), 2).to_bytes(whole, "big")), dtype=torch.uint8)
+
+    def decode(self, packed: Tensor, ids: Indices, dtype: torch.dtype) -> Tensor:
+        """The soft labels that the other end encoded; raises WireError for what cannot be its bytes.  -> (B, K)"""
+        if self._bits == UNQUANTISED:
+            size = len(ids) * self._n_classes * dtype.itemsize
+            if len(packed) != size:
+                raise WireError(f"soft labels came as {len(packed)} bytes; expected {size}.")
+            return packed.clone().view(dtype).view(len(ids), self._n_classes)
+        bits, m = _BitReader(packed), 2**self._bits - 1
+        codes = [
+            last if last is not None and not bits.take(1) else code_of(bits.take(self._word_bits), self._n_classes, m)
+            for last in self._last_codes(ids)
+        ]
+        bits.finish()
+        self._remember(ids, codes)
+        return dequantise(torch.tensor(codes), self._bits, dtype)
+
+    def reset(self) -> None:
+        """Forgets all codes: every sample is new again."""
+        if self._last is not None:
+            self._last.zero_()
+
+    def state_dict(self) -> State:
+        return {} if self._last is None else {"last": self._last.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        if self._last is not None:
+            self._last.copy_(state["last"])
+
+    def _as_bits(self, code: Sequence[int], last: Sequence[int] | None) -> str:
+        if code == last:
+            return "0"
+        return ("" if last is None else "1") + f"{codeword(tuple(code)):0{self._word_bits}b}"
+
+    def _last_codes(self, ids: Indices) -> list[list[int] | None]:
+        """The code of each sample before this batch, None where there is none."""
+        if self._last is None:
+            return [None] * len(ids)
+        return [code if any(code) else None for code in self._last[ids].tolist()]
+
+    def _remember(self, ids: Indices, codes: Sequence[Sequence[int]]) -> None:
+        """A sample that is twice in the batch keeps its second code, at both ends."""
+        if self._last is not None:
+            self._last.numpy()[ids] = codes  # numpy: of repeated indices the last one counts
+
+
+class _BitReader:
+    """Takes numbers from the start of a stream of bits; the last byte is filled up with zeros."""
+
+    def __init__(self, packed: Tensor) -> None:
+        self._stream = "".join(f"{byte:08b}" for byte in packed.tolist())
+        self._at = 0
+
+    def take(self, n_bits: int) -> int:
+        self._at += n_bits
+        if self._at > len(self._stream):
+            raise WireError(f"soft labels came as {len(self._stream) // 8} bytes: too few for the batch.")
+        return int(self._stream[self._at - n_bits : self._at], 2)
+
+    def finish(self) -> None:
+        rest = self._stream[self._at :]
+        if len(rest) >= 8 or "1" in rest:
+            raise WireError(f"soft labels came as {len(self._stream) // 8} bytes: too many for the batch.")

@@ -1,0 +1,382 @@
+"""The one round loop: who is out of step, who is absent, what happens when somebody fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from fedal.engine.threads import ThreadWorkers, thread_workers
+from fedal.errors import NonFiniteError, OutOfStepError, RunError, WireError
+from fedal.learners.torch_learner import TorchLearner
+from fedal.messages import Consensus, Guidance, Outputs
+from fedal.methods.base import ClientLogic, Method, MethodOptions, ServerLogic, stack_outputs
+from worlds import InOrder, build_federation, conv_batch_norm, differing_clients, fingerprint, mlp, play
+
+NETS = {"anna": mlp, "ben": conv_batch_norm, "cleo": mlp}
+TAU = 2
+
+
+class Options(MethodOptions):
+    tau: int = TAU
+    public_mode: str = "train"
+
+
+class Server(ServerLogic):
+    """Asks `exchanges` times and answers with the mean."""
+
+    exchanges = TAU
+
+    def round(self, t: int, clients: Sequence[str]) -> Any:
+        reply = None
+        for _ in range(self.exchanges):
+            up = yield reply
+            present, f = stack_outputs(clients, up)
+            reply = {n: Consensus(f.mean(0), len(present)) for n in present}
+        return reply
+
+
+class Client(ClientLogic):
+    """Answers `exchanges` times (by name where given) and moves towards zero."""
+
+    exchanges = TAU
+    resumed_after_end = False
+
+    def round(self, t: int) -> Any:
+        for i in range(self.exchanges):
+            f = self.learner.logits(self.public.batch(t, min(i, TAU - 1)))
+            down = yield Outputs(f)
+            self.received(t, i, down)
+            self.step(towards_zero=f / len(f))
+
+    def received(self, t: int, i: int, down: Consensus) -> None: ...
+
+
+def method(client: type[ClientLogic] = Client, server: type[ServerLogic] = Server, **changes: Any) -> Method:
+    declaration = {"up": (Outputs,), "down": (Consensus,), "needs": frozenset({"public"}), **changes}
+    return Method("test-method", "", Options, client, server, **declaration)
+
+
+def only(client_id: str, base: type[ClientLogic], **attributes: Any) -> type[ClientLogic]:
+    """A client class that is special for one client."""
+
+    class Special(base):  # type: ignore[misc, valid-type]
+        def __init__(self, setup: Any) -> None:
+            super().__init__(setup)
+            if setup.client_id == client_id:
+                vars(self).update(attributes)
+
+    return Special
+
+
+def pending(federation: Any) -> list[str]:
+    """The clients whose learner still holds a pass."""
+    return [n for n, logic in federation.clients.items() if logic.learner._pending]
+
+
+# out of step
+
+
+def test_a_client_that_ends_early_is_named() -> None:
+    federation = build_federation(method(only("ben", Client, exchanges=1)), nets=NETS)
+    with pytest.raises(OutOfStepError, match='round 0: client "ben" ended after 1 exchanges, the server expects more'):
+        federation.play_round(0)
+    assert pending(federation) == []
+
+
+def test_a_client_that_sends_too_much_is_named() -> None:
+    federation = build_federation(method(only("cleo", Client, exchanges=3)), nets=NETS)
+    with pytest.raises(OutOfStepError, match='client "cleo" still sends after 2 exchanges, the server is done'):
+        federation.play_round(0)
+    assert pending(federation) == []
+
+
+def test_a_server_without_a_reply_for_somebody_is_out_of_step() -> None:
+    class Forgetful(Server):
+        def round(self, t: int, clients: Sequence[str]) -> Any:
+            return super().round(t, [n for n in clients if n != "ben"])
+
+    federation = build_federation(method(server=Forgetful), nets=NETS)
+    with pytest.raises(OutOfStepError, match='round 0, exchange 0: the server has no reply for client "ben"'):
+        federation.play_round(0)
+    assert pending(federation) == []
+
+
+def test_a_round_without_exchanges_is_fine() -> None:
+    federation = build_federation("local", nets=NETS)
+    before = fingerprint(federation.clients["anna"].learner.state_dict())
+    assert federation.play_round(0) == list(NETS)
+    assert fingerprint(federation.clients["anna"].learner.state_dict()) != before
+    assert federation.wire.up_bytes.total() == federation.wire.down_bytes.total() == 0
+
+
+def test_a_round_that_forgot_to_yield_is_explained() -> None:
+    class Plain(ClientLogic):
+        def round(self, t: int) -> Any:
+            self.local_training(t)
+
+    with pytest.raises(RunError, match=r'client "anna", round 0: TypeError: Plain.round has no yield'):
+        build_federation(method(Plain), nets=NETS).play_round(0)
+
+
+# the border
+
+
+def test_an_undeclared_upload_is_refused_and_says_where() -> None:
+    federation = build_federation(method(up=(Consensus,)), nets=NETS)
+    with pytest.raises(WireError, match='round 3, exchange 0: Outputs from client "anna": this method declares Cons'):
+        federation.play_round(3)
+    assert pending(federation) == []
+
+
+def test_an_undeclared_reply_is_refused_and_says_where() -> None:
+    federation = build_federation(method(down=(Guidance,)), nets=NETS)
+    with pytest.raises(WireError, match='round 0, exchange 0: Consensus to client "anna": this method declares Guid'):
+        federation.play_round(0)
+    assert pending(federation) == []
+
+
+def test_an_answer_about_another_batch_is_refused() -> None:
+    class Backwards(Client):
+        def round(self, t: int) -> Any:
+            for i in reversed(range(TAU)):
+                yield Outputs(self.learner.logits(self.public.batch(t, i)))
+
+    with pytest.raises(WireError, match='round 0, exchange 0: client "anna" answered about public batch'):
+        build_federation(method(Backwards), nets=NETS).play_round(0)
+
+
+def test_what_one_side_holds_cannot_be_changed_by_the_other() -> None:
+    """A server that scribbles over uploads, and clients that scribble over replies, disturb nobody."""
+
+    class ScribblingServer(Server):
+        def round(self, t: int, clients: Sequence[str]) -> Any:
+            inner = super().round(t, clients)
+            reply = next(inner)
+            while True:
+                up = yield reply
+                try:
+                    reply = inner.send(up)
+                except StopIteration as stop:
+                    return stop.value
+                finally:
+                    for message in up.values():
+                        message.values.fill_(77.0)
+
+    class ScribblingClient(Client):
+        def received(self, t: int, i: int, down: Consensus) -> None:
+            assert down.mean.abs().max() < 50
+            down.mean.fill_(99.0)
+
+    calm = play(build_federation(method(), nets=NETS), 2)
+    scribbled = play(build_federation(method(ScribblingClient, ScribblingServer), nets=NETS), 2)
+    assert differing_clients(calm, scribbled) == []
+
+
+# absence
+
+
+def test_an_absent_client_sits_out_the_round_and_the_mean_is_over_the_present() -> None:
+    counts: list[tuple[int, str, int]] = []
+
+    class Listening(Client):
+        def received(self, t: int, i: int, down: Consensus) -> None:
+            counts.append((t, self.client_id, down.count))
+
+    federation = build_federation(method(Listening), nets=NETS)
+    ben = federation.clients["ben"].learner
+    before = fingerprint(ben.weights())
+    assert federation.play_round(0, lambda n, exchange: n == "ben") == ["anna", "cleo"]
+    assert fingerprint(ben.weights()) == before
+    assert {(n, count) for _, n, count in counts} == {("anna", 2), ("cleo", 2)}
+    assert federation.wire.up_bytes["ben"] == 0
+    assert federation.play_round(1) == ["anna", "ben", "cleo"]
+    assert fingerprint(ben.weights()) != before
+    assert {(n, count) for t, n, count in counts if t == 1} == {("anna", 3), ("ben", 3), ("cleo", 3)}
+
+
+def test_a_client_that_drops_out_in_the_middle_is_closed_and_keeps_its_weights() -> None:
+    closed: list[str] = []
+
+    class Closable(Client):
+        def round(self, t: int) -> Any:
+            try:
+                yield from super().round(t)
+            except GeneratorExit:
+                closed.append(self.client_id)
+                raise
+
+    federation = build_federation(method(Closable), nets=NETS)
+    seen: list[list[str]] = []
+    federation._observe = lambda uploads: seen.append(list(uploads))
+    present = federation.play_round(0, lambda n, exchange: n == "ben" and exchange == 1)
+    assert present == ["anna", "cleo"] and closed == ["ben"] and pending(federation) == []
+    assert seen == [["anna", "ben", "cleo"], ["anna", "cleo"]]
+    assert federation.play_round(1) == ["anna", "ben", "cleo"]
+
+
+def test_the_present_learn_as_if_the_absent_had_never_been_asked() -> None:
+    with_absent = build_federation("fedmd", nets=NETS, tau=TAU)
+    for t in range(2):
+        with_absent.play_round(t, lambda n, exchange: n == "cleo")
+    without = play(build_federation("fedmd", nets={"anna": mlp, "ben": conv_batch_norm}, tau=TAU), 2)
+    for n in ("anna", "ben"):
+        theirs, ours = (fingerprint(f.clients[n].learner.state_dict()) for f in (with_absent, without))
+        assert theirs == ours
+
+
+def test_fedal_goes_on_with_whoever_is_present() -> None:
+    federation = build_federation("fedal", nets=NETS, tau=TAU)
+    for t in range(3):
+        assert len(federation.play_round(t, lambda n, exchange, t=t: n == list(NETS)[t])) == 2
+    assert federation.play_round(3) == list(NETS)
+
+
+def test_a_client_left_alone_is_told_that_there_is_nobody_to_learn_from() -> None:
+    federation = build_federation("fedmd", nets=NETS, tau=TAU)
+    with pytest.raises(RunError, match=r'client "ben", round 0, exchange 1: ValueError: .* at least two clients'):
+        federation.play_round(0, lambda n, exchange: n != "ben")
+
+
+# failure
+
+
+def test_an_exception_in_a_client_is_reported_with_client_round_and_exchange_and_nobody_is_resumed() -> None:
+    resumed: list[tuple[str, int]] = []
+
+    class Failing(Client):
+        def received(self, t: int, i: int, down: Consensus) -> None:
+            resumed.append((self.client_id, i))
+            if self.client_id == "ben" and i == 1:
+                raise ZeroDivisionError("by zero")
+
+    federation = build_federation(method(Failing), nets=NETS)
+    with pytest.raises(RunError, match='client "ben", round 4, exchange 2: ZeroDivisionError: by zero') as caught:
+        federation.play_round(4)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert pending(federation) == [] and ("ben", 1) in resumed
+    resumed.clear()
+    with pytest.raises(RunError):
+        federation.play_round(5)
+    assert [i for _, i in resumed][:3] == [0, 0, 0]  # new coroutines from the start, the old ones are gone
+
+
+def test_an_exception_while_others_work_lets_them_come_to_their_exchange_and_closes_them() -> None:
+    closed: list[str] = []
+
+    class Failing(Client):
+        def round(self, t: int) -> Any:
+            if self.client_id == "anna":
+                raise MemoryError("no room")
+            try:
+                time.sleep(0.05)
+                yield from super().round(t)
+            finally:
+                closed.append(self.client_id)
+
+    with thread_workers(2) as workers:
+        federation = build_federation(method(Failing), nets=NETS, workers=workers)
+        with pytest.raises(RunError, match='client "anna", round 0, exchange 0: MemoryError: no room'):
+            federation.play_round(0)
+    assert sorted(closed) == ["ben", "cleo"] and pending(federation) == []
+
+
+def test_a_number_that_is_not_finite_keeps_its_kind_of_error() -> None:
+    class Diverging(Client):
+        def received(self, t: int, i: int, down: Consensus) -> None:
+            self.step(boom=torch.full_like(down.mean, torch.inf))
+
+    with pytest.raises(NonFiniteError, match='client "anna", round 0, exchange 1: the gradient of boom is not finite'):
+        build_federation(method(Diverging), nets=NETS).play_round(0)
+
+
+def test_an_exception_in_the_server_is_reported_with_the_round_and_clients_are_closed() -> None:
+    class Failing(Server):
+        def round(self, t: int, clients: Sequence[str]) -> Any:
+            inner = super().round(t, clients)
+            yield next(inner)
+            raise IndexError("out of reach")
+
+    federation = build_federation(method(server=Failing), nets=NETS)
+    with pytest.raises(RunError, match="server, round 2, exchange 0: IndexError: out of reach"):
+        federation.play_round(2)
+    assert pending(federation) == []
+
+
+def test_after_a_failed_round_the_next_one_plays() -> None:
+    failed = build_federation(method(), nets=NETS)
+    failed.play_round(0)
+    state = {n: logic.learner.state_dict() for n, logic in failed.clients.items()}
+    failed._observe = lambda uploads: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        failed.play_round(1)
+    failed._observe = lambda uploads: None
+    for n, logic in failed.clients.items():
+        logic.learner.load_state_dict(state[n])
+    failed.play_round(1)
+    assert differing_clients(failed, play(build_federation(method(), nets=NETS), 2)) == []
+
+
+# workers
+
+
+def test_workers_give_results_in_order_and_raise_the_first_error_after_all_are_done() -> None:
+    done: list[int] = []
+
+    def work(item: int) -> int:
+        time.sleep(0.01 * (5 - item))
+        if item in (1, 2):
+            raise ValueError(f"item {item}")
+        done.append(item)
+        return item * item
+
+    with thread_workers(4) as workers:
+        assert workers.map(lambda item: item * item, range(6)) == [0, 1, 4, 9, 16, 25]
+        with pytest.raises(ValueError, match="item 1"):
+            workers.map(work, range(5))
+        assert sorted(done) == [0, 3, 4]
+
+
+def test_an_interrupt_waits_for_those_who_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedal.engine import threads
+
+    finished, calls, original = threading.Event(), [], threads.wait
+
+    def interrupted(futures: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return original(futures)
+
+    monkeypatch.setattr(threads, "wait", interrupted)
+    with thread_workers(1) as workers, pytest.raises(KeyboardInterrupt):
+        workers.map(lambda item: (time.sleep(0.05), finished.set()), range(1))
+    assert finished.is_set()
+
+
+def test_every_worker_computes_on_one_thread_and_the_setting_is_restored() -> None:
+    torch.set_num_threads(2)
+    try:
+        with thread_workers(3) as workers:
+            assert set(workers.map(lambda _: torch.get_num_threads(), range(12))) == {1}
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_both_kinds_of_workers_are_workers() -> None:
+    with thread_workers(1) as pool:
+        for workers in (InOrder(), pool):
+            assert workers.map(str, [1, 2]) == ["1", "2"]
+        assert isinstance(pool, ThreadWorkers)
+
+
+def test_pending_is_what_this_file_thinks_it_is() -> None:
+    learner = TorchLearner(mlp())
+    learner.logits(torch.zeros(2, 1, 4, 4))
+    assert len(learner._pending) == 1

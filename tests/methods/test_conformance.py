@@ -1,0 +1,390 @@
+"""Methods against each other and against the paper: whole federations, compared in every client's weights."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedal import methods
+from fedal.engine.loop import Federation
+from fedal.engine.threads import thread_workers
+from fedal.errors import NonFiniteError
+from fedal.learners.torch_learner import TorchFrozen, TorchLearner, TorchSettings
+from fedal.losses import d_cross_entropy
+from fedal.methods import base
+from fedal.methods.base import Anchor, weighted
+from worlds import NETS, build_federation, conv_batch_norm, differing_clients, fingerprint, mlp, play
+
+ROUNDS = 3
+
+
+def played(method: str, rounds: int = ROUNDS, **options: Any) -> Federation:
+    return play(build_federation(method, **options), rounds)
+
+
+# limits: one method is another
+
+
+@pytest.mark.parametrize("tau", [1, 3])
+def test_fedal_without_the_adversary_is_fedmd_lf(tau: int) -> None:
+    assert differing_clients(played("fedal", tau=tau, adversarial=0.0), played("fedmd-lf", tau=tau)) == []
+
+
+@pytest.mark.parametrize("tau", [1, 3])
+def test_fedal_without_adversary_and_anchors_is_fedmd_at_the_same_tau(tau: int) -> None:
+    bare = played("fedal", tau=tau, adversarial=0.0, keep_local=0.0, keep_global=0.0)
+    assert differing_clients(bare, played("fedmd", tau=tau)) == []
+
+
+def test_fedmd_lf_without_anchors_is_fedmd() -> None:
+    assert differing_clients(played("fedmd-lf", tau=3, keep_local=0.0, keep_global=0.0), played("fedmd", tau=3)) == []
+
+
+@pytest.mark.parametrize("skip_first", [True, False])
+@pytest.mark.parametrize("public_mode", ["train", "frozen", "eval"])
+def test_at_tau_one_fedmd_lf_is_fedmd_also_when_every_anchor_is_computed(
+    skip_first: bool, public_mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among the clients are BatchNorm and a user's model with dropout."""
+    monkeypatch.setattr(Anchor, "skip_first", skip_first)
+    forgetting_less = played("fedmd-lf", tau=1, public_mode=public_mode)
+    assert differing_clients(forgetting_less, played("fedmd", tau=1, public_mode=public_mode)) == []
+
+
+@pytest.mark.parametrize("method", ["fedmd-lf", "fedal"])
+@pytest.mark.parametrize(
+    "options", [{}, {"public_mode": "frozen"}, {"public_mode": "eval"}, {"temperature": 3.0}, {"distillation": 0.0}]
+)
+def test_skipping_the_first_anchor_pass_of_a_stage_changes_no_bit(
+    method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipping = played(method, tau=3, **options)
+    monkeypatch.setattr(Anchor, "skip_first", False)
+    assert differing_clients(skipping, played(method, tau=3, **options)) == []
+
+
+def test_these_comparisons_can_fail() -> None:
+    """Every knob that is turned above moves every client's weights when it is on."""
+    fedal = played("fedal", tau=3)
+    for other in (
+        played("fedal", tau=3, adversarial=0.0),
+        played("fedal", tau=3, keep_local=0.0),
+        played("fedal", tau=3, keep_global=0.0),
+        played("fedal", tau=3, temperature=2.0),
+        played("fedal", tau=3, discriminator_temperature=1.0),
+        played("fedal", tau=3, distillation=0.5),
+        played("fedal", tau=3, local_loss="balanced"),
+        played("fedal", tau=3, seed=1),
+        played("fedmd", tau=3),
+        played("local", tau=3),
+    ):
+        assert differing_clients(fedal, other) == list(NETS)
+
+
+def test_local_training_does_not_depend_on_who_else_is_there() -> None:
+    alone = played("local", nets={"anna": mlp})
+    together = played("local")
+    assert fingerprint(alone.clients["anna"].learner.state_dict()) == fingerprint(
+        together.clients["anna"].learner.state_dict()
+    )
+
+
+def test_with_two_clients_the_teacher_of_one_is_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    nets = {"anna": mlp, "ben": conv_batch_norm}
+    said: list[dict[str, Tensor]] = []
+    taught: list[Tensor] = []
+    module = methods.fedmd
+
+    def watched(*arguments: Any) -> Tensor:
+        taught.append(original(*arguments))
+        return taught[-1]
+
+    original = module.leave_one_out
+    monkeypatch.setattr(module, "leave_one_out", watched)
+    federation = build_federation(
+        "fedmd", nets=nets, tau=2, observe=lambda up: said.append({name: up[name].values for name in up})
+    )
+    play(federation, 1)
+    assert len(taught) == 4
+    for exchange, logits in enumerate(said):
+        of_anna, of_ben = taught[2 * exchange : 2 * exchange + 2]
+        torch.testing.assert_close(of_anna, logits["ben"], rtol=0, atol=1e-6)
+        torch.testing.assert_close(of_ben, logits["anna"], rtol=0, atol=1e-6)
+
+
+# who does the work, and in which order
+
+
+@pytest.mark.parametrize("method", ["local", "fedmd", "fedal"])
+def test_the_number_of_workers_changes_no_bit(method: str) -> None:
+    expected = played(method)
+    for workers in (1, 2, 4):
+        with thread_workers(workers) as pool:
+            assert differing_clients(expected, played(method, workers=pool)) == []
+
+
+class FreshThreads:
+    """Every resumption of a client in a thread of its own that ends afterwards, in an order that is never the same."""
+
+    def __init__(self) -> None:
+        self._shuffle = random.Random(0)
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        numbered = list(enumerate(items))
+        self._shuffle.shuffle(numbered)
+        results: dict[int, Any] = {}
+
+        def work(index: int, item: Any) -> None:
+            torch.set_num_threads(1)
+            results[index] = function(item)
+
+        for index, item in numbered:
+            thread = threading.Thread(target=work, args=(index, item))
+            thread.start()
+            thread.join()
+        return [results[index] for index in range(len(numbered))]
+
+
+def test_which_thread_resumes_a_client_and_when_changes_no_bit() -> None:
+    assert differing_clients(played("fedal"), played("fedal", workers=FreshThreads())) == []
+
+
+@pytest.mark.parametrize("method", ["fedmd", "fedal"])
+def test_the_order_in_which_uploads_arrive_changes_no_bit(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = played(method)
+    server = methods.get(method).server
+    original, shuffle = server.round, random.Random(0)
+
+    def receiving_in_any_order(self: Any, t: int, clients: Any) -> Any:
+        inner = original(self, t, clients)
+        reply = next(inner)
+        while True:
+            uploads = yield reply
+            names = list(uploads)
+            shuffle.shuffle(names)
+            try:
+                reply = inner.send({name: uploads[name] for name in names})
+            except StopIteration as stop:
+                return stop.value
+
+    monkeypatch.setattr(server, "round", receiving_in_any_order)
+    assert differing_clients(expected, played(method)) == []
+
+
+# against the paper
+
+
+def paper_kl(teacher: Tensor, student: Tensor, E: float) -> Tensor:
+    p = torch.softmax(teacher.detach() / E, -1)
+    return (p * (p.log() - torch.log_softmax(student / E, -1))).sum(-1).mean()
+
+
+def naive_fedal(
+    federation: Federation, models: dict[str, nn.Module], tau: int, rounds: int, E: float, E_d: float, lr: float
+) -> None:
+    """Algorithm 1 written down with autograd of the losses V^loc and V^glo, on the same batches."""
+    names = list(models)
+    optimizers = {n: torch.optim.Adam(models[n].parameters(), lr=lr) for n in names}
+    h = copy.deepcopy(federation.server.discriminator._learner.module)
+    ascent = torch.optim.Adam(h.parameters(), lr=1e-4)
+    index = {n: torch.full((8,), i) for i, n in enumerate(names)}
+    for t in range(rounds):
+        for n in names:
+            anchor = copy.deepcopy(models[n])
+            for i in range(tau):
+                x, y = federation.clients[n].private.batch(t, i)
+                f = models[n](x)
+                loss = F.cross_entropy(f, y) + paper_kl(anchor(x), f, E)
+                optimizers[n].zero_grad()
+                loss.backward()
+                optimizers[n].step()
+        anchors = {n: copy.deepcopy(models[n]) for n in names}
+        for i in range(tau):
+            x = federation.clients[names[0]].public.batch(t, i)
+            f = {n: models[n](x) for n in names}
+            negative_utility = sum(F.cross_entropy(h(torch.softmax(f[n].detach() / E_d, -1)), index[n]) for n in names)
+            ascent.zero_grad()
+            (negative_utility / len(names)).backward()
+            ascent.step()
+            losses = {}
+            for n in names:
+                others = torch.stack([f[m].detach() for m in names if m != n]).mean(0)
+                utility = -F.cross_entropy(h(torch.softmax(f[n] / E_d, -1)), index[n])
+                losses[n] = paper_kl(others, f[n], E) + utility + paper_kl(anchors[n](x), f[n], E)
+            for n in names:
+                optimizers[n].zero_grad()
+                losses[n].backward()
+                optimizers[n].step()
+
+
+@pytest.mark.parametrize(("n_clients", "rounds"), [(2, 1), (2, 3), (3, 2)])
+def test_fedal_equals_autograd_of_the_papers_losses(n_clients: int, rounds: int) -> None:
+    nets = dict(list({"anna": mlp, "ben": conv_batch_norm, "carl": mlp}.items())[:n_clients])
+    federation = build_federation(
+        "fedal",
+        nets=nets,
+        dtype=torch.float64,
+        settings=TorchSettings(lr=0.01),
+        tau=2,
+        temperature=3.0,
+        discriminator_temperature=2.0,
+    )
+    naive = {n: copy.deepcopy(logic.learner.module) for n, logic in federation.clients.items()}
+    start = copy.deepcopy(naive)
+    naive_fedal(federation, naive, tau=2, rounds=rounds, E=3.0, E_d=2.0, lr=0.01)
+    play(federation, rounds)
+    for n, logic in federation.clients.items():
+        for name, value in naive[n].state_dict().items():
+            torch.testing.assert_close(logic.learner.weights()[name], value, rtol=0, atol=1e-10)
+        assert not torch.allclose(next(start[n].parameters()), next(naive[n].parameters()), atol=1e-3)
+
+
+def test_the_balanced_local_loss_is_cross_entropy_on_logits_plus_the_log_of_the_own_label_frequencies() -> None:
+    federation = build_federation(
+        "local", nets={"anna": mlp}, dtype=torch.float64, tau=2, local_loss="balanced", prior_smoothing=0.5
+    )
+    private = federation.clients["anna"].private
+    model = copy.deepcopy(federation.clients["anna"].learner.module)
+    counts = private.label_counts.double() + 0.5
+    assert len(set(counts.tolist())) > 1
+    steps = torch.optim.Adam(model.parameters(), lr=0.01)
+    for i in range(2):
+        x, y = private.batch(0, i)
+        steps.zero_grad()
+        F.cross_entropy(model(x) + (counts / counts.sum()).log(), y).backward()
+        steps.step()
+    play(federation, 1)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(federation.clients["anna"].learner.weights()[name], value, rtol=0, atol=1e-12)
+
+
+# learners and terms
+
+
+VERBS = ("logits", "learn", "forget", "frozen", "predict", "state_dict", "load_state_dict")
+
+
+class Opaque:
+    """Only the verbs of the protocol; there is no way from here to a parameter."""
+
+    __slots__ = VERBS
+
+    def __init__(self, learner: TorchLearner) -> None:
+        for verb in VERBS:
+            setattr(self, verb, self._sealed(getattr(learner, verb)))
+
+    @staticmethod
+    def _sealed(verb: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            result = verb(*arguments, **keywords)
+            if callable(result):  # an anchor: it may only be asked
+                return Opaque._sealed(result)
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize("method", ["local", "fedmd", "fedmd-lf", "fedal"])
+def test_a_method_needs_nothing_of_a_learner_but_its_verbs(method: str) -> None:
+    assert differing_clients(played(method), played(method, wrap=Opaque)) == []
+    assert not hasattr(Opaque(TorchLearner(mlp())), "module")
+
+
+def test_a_weight_of_zero_drops_its_term_even_if_the_term_is_infinite() -> None:
+    infinite = torch.full((2, 3), torch.inf)
+    assert weighted(0.0, infinite) is None
+    assert weighted(2.0, torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_a_dropped_adversary_may_be_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = played("fedmd-lf", 1)
+    module = methods.fedal
+    spoiled = played_with_spoiled_guidance(module, monkeypatch, adversarial=0.0)
+    assert differing_clients(expected, spoiled) == []
+    with pytest.raises(NonFiniteError, match=r'client "anna", round 0, exchange 1: the gradient of adversarial is not'):
+        played_with_spoiled_guidance(module, monkeypatch, adversarial=1.0)
+
+
+def played_with_spoiled_guidance(module: Any, monkeypatch: pytest.MonkeyPatch, adversarial: float) -> Federation:
+    """FedAL after whose wire the gradient that came down is infinite."""
+    federation = build_federation("fedal", adversarial=adversarial)
+    honest = federation.wire.down
+
+    def spoiled(client_id: str, message: Any) -> Any:
+        received = honest(client_id, message)
+        return module.Guidance(received.mean, torch.full_like(received.grad, torch.inf), received.count)
+
+    monkeypatch.setattr(federation.wire, "down", spoiled)
+    return play(federation, 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("fedmd", {"distillation": 0.0}),
+        ("fedmd-lf", {"distillation": 0.0, "keep_global": 0.0}),
+        ("fedal", {"distillation": 0.0, "adversarial": 0.0, "keep_global": 0.0}),
+    ],
+)
+def test_a_transfer_without_any_term_takes_no_step(method: str, options: dict[str, float]) -> None:
+    nets = {"anna": mlp, "ben": mlp}  # without BatchNorm, whose averages move with every pass
+    federation = played(method, nets=nets, **options)
+    if method == "fedmd":
+        assert differing_clients(federation, played("local", nets=nets)) == []
+    assert federation.wire.up_bytes.total() > 0
+
+
+def test_a_gradient_that_is_not_finite_names_the_term_and_takes_no_step() -> None:
+    logic = build_federation("local", nets={"anna": mlp}).clients["anna"]
+    before = fingerprint(logic.learner.state_dict())
+    x, y = logic.private.batch(0, 0)
+    f = logic.learner.logits(x)
+    with pytest.raises(NonFiniteError, match="the gradient of keep_local is not finite"):
+        logic.step(cross_entropy=d_cross_entropy(f, y), keep_local=torch.full_like(f, torch.nan))
+    big = torch.full_like(f, 3e38)
+    with pytest.raises(NonFiniteError, match="the gradient of the sum of all terms is not finite"):
+        logic.step(cross_entropy=big, keep_local=big)
+    logic.learner.forget()
+    assert fingerprint(logic.learner.state_dict()) == before
+
+
+def test_a_client_that_uses_public_data_has_to_declare_it() -> None:
+    logic = build_federation("local", nets={"anna": mlp}).clients["anna"]
+    with pytest.raises(RuntimeError, match="uses public data without declaring"):
+        next(logic.public_passes(0))
+
+
+def test_each_stage_makes_at_most_one_copy_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    original = TorchLearner.frozen
+    monkeypatch.setattr(TorchLearner, "frozen", lambda self, mode="train": made.append(mode) or original(self, mode))
+    for method, options, expected in [
+        ("fedmd", {"tau": 3}, 0),
+        ("fedmd-lf", {"tau": 1}, 0),  # an anchor that would never be asked is not made
+        ("fedmd-lf", {"tau": 3}, 2),
+        ("fedal", {"tau": 3, "keep_local": 0.0}, 1),
+    ]:
+        made.clear()
+        federation = played(method, 2, nets={"anna": mlp, "ben": mlp}, **options)
+        assert len(made) == 2 * 2 * expected
+        assert all(len(logic.learner._spares) <= 1 for logic in federation.clients.values())
+
+
+def test_the_first_anchor_pass_of_a_stage_is_really_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    original = TorchFrozen.__call__
+    monkeypatch.setattr(TorchFrozen, "__call__", lambda self, x: asked.append(1) or original(self, x))
+    played("fedmd-lf", 2, nets={"anna": mlp, "ben": mlp}, tau=3)
+    assert len(asked) == 2 * 2 * 2 * (3 - 1)  # rounds x clients x stages x (tau - 1)
+
+
+def test_an_outside_method_can_use_the_same_vocabulary() -> None:
+    assert {"local_training", "public_passes", "anchor", "step"} <= set(vars(base.ClientLogic))

@@ -1,0 +1,156 @@
+"""What a method keeps between rounds is all in its state: a restored federation goes on with the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedal import methods
+from fedal.checkpoint import load_newest, save_checkpoint
+from fedal.engine.loop import Federation
+from fedal.methods import fedmd
+from fedal.methods.base import Method
+from fedal.seeding import BatchStream
+from worlds import (
+    NETS,
+    build_federation,
+    build_of_table_models,
+    differing_clients,
+    fingerprint,
+    play,
+    restore,
+    state_of,
+)
+
+METHODS = tuple(methods.MODULES)
+BEFORE, AFTER = 2, 2
+
+EPHEMERAL = {"observed"}  # numbers about the last round, made anew every round
+FUNCTIONS_OF_THE_STEP = {"private", "_public", "public"}  # streams; tests/test_seeding.py
+WITH_A_STATE_OF_ITS_OWN = {"learner"}
+
+
+def build(method: str | Method) -> Federation:
+    declared = methods.get(method) if isinstance(method, str) else method
+    if declared.needs <= {"public"}:
+        return build_federation(method, tau=2, nets=dict(list(NETS.items())[:3]))
+    return build_of_table_models(declared.name, tau=2)
+
+
+def through_a_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    save_checkpoint(folder, 1, state)
+    found = load_newest(folder, warn=pytest.fail)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_restored_federation_goes_on_with_the_same_bits(method: str, tmp_path: Path) -> None:
+    uninterrupted = play(build(method), BEFORE)
+    saved = through_a_file(state_of(uninterrupted), tmp_path)
+    play(uninterrupted, range(BEFORE, BEFORE + AFTER))
+    restored = play(restore(build(method), saved), range(BEFORE, BEFORE + AFTER))
+    assert differing_clients(uninterrupted, restored) == []
+    assert fingerprint(uninterrupted.server.state_dict()) == fingerprint(restored.server.state_dict())
+    assert uninterrupted.wire.state_dict() == restored.wire.state_dict()
+    assert fingerprint(uninterrupted.server.observed) == fingerprint(restored.server.observed)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_saving_and_restoring_changes_nothing(method: str, tmp_path: Path) -> None:
+    federation = play(build(method), BEFORE)
+    state = state_of(federation)
+    expected = fingerprint(state)
+    assert fingerprint(state_of(federation)) == expected
+    assert fingerprint(state_of(restore(build(method), through_a_file(state, tmp_path)))) == expected
+
+
+def attributes(logic: object) -> dict[str, Any]:
+    """The attributes of a logic that could hide something, as something that can be compared."""
+    skipped = EPHEMERAL | FUNCTIONS_OF_THE_STEP | WITH_A_STATE_OF_ITS_OWN
+    return {name: seen(value) for name, value in vars(logic).items() if name not in skipped}
+
+
+def seen(value: Any, depth: int = 0) -> Any:
+    """Values down to tensors and numbers; objects that have a state are represented by it."""
+    if isinstance(value, torch.Tensor):
+        return fingerprint(value)
+    if isinstance(value, dict):
+        return {str(key): seen(part, depth + 1) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [seen(part, depth + 1) for part in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if hasattr(value, "state_dict"):
+        return fingerprint(value.state_dict())
+    if isinstance(value, BatchStream) or (callable(value) and not hasattr(value, "__dict__")) or depth > 6:
+        return type(value).__name__
+    if hasattr(value, "__dict__") and not callable(value):
+        return {name: seen(part, depth + 1) for name, part in vars(value).items()}
+    return value if isinstance(value, int | float | str | bool | None) else type(value).__name__
+
+
+def logics(federation: Federation) -> dict[str, object]:
+    return {"server": federation.server, **federation.clients}
+
+
+def hidden_attributes(method: str | Method, folder: Path) -> list[str]:
+    """The attributes of clients and server that a round changes and a restore does not bring back."""
+    federation = build(method)
+    start = {who: attributes(logic) for who, logic in logics(federation).items()}
+    play(federation, BEFORE)
+    end = {who: attributes(logic) for who, logic in logics(federation).items()}
+    restored = logics(restore(build(method), through_a_file(state_of(federation), folder)))
+    back = {who: attributes(logic) for who, logic in restored.items()}
+    return [
+        f"{who}.{name}"
+        for who in end
+        for name in end[who].keys() | start[who].keys()
+        if start[who].get(name) != end[who].get(name) and back[who].get(name) != end[who].get(name)
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_keeps_anything_that_is_neither_config_nor_state(method: str, tmp_path: Path) -> None:
+    assert hidden_attributes(method, tmp_path) == []
+
+
+class Counting(fedmd.FedMDClient):
+    """Remembers how often it was asked, and saves it only when told to."""
+
+    def __init__(self, setup: Any) -> None:
+        super().__init__(setup)
+        self.rounds = 0
+
+    def round(self, t: int) -> Any:
+        self.rounds += 1
+        yield from super().round(t)
+
+
+class Remembering(Counting):
+    def state_dict(self) -> dict[str, Any]:
+        return {"rounds": self.rounds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rounds = state["rounds"]
+
+
+@pytest.mark.parametrize(("client", "hidden"), [(Counting, ["rounds"]), (Remembering, [])])
+def test_a_hidden_attribute_would_be_found(client: Any, hidden: list[str], tmp_path: Path) -> None:
+    md = fedmd.METHOD
+    method = Method("hiding", "", md.options, client, md.server, up=md.up, down=md.down, needs=md.needs)
+    found = hidden_attributes(method, tmp_path)
+    assert found == [f"{who}.{name}" for who in list(NETS)[:3] for name in hidden]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_numbers_for_the_record_are_made_anew_every_round(method: str) -> None:
+    federation = play(build(method), 1)
+    first = dict(federation.server.observed)
+    federation.server.observed = {"stale": torch.zeros(())} if first else {}
+    play(federation, range(1, 2))
+    assert federation.server.observed.keys() == first.keys()
+    assert all(value.isfinite().all() for value in first.values())

@@ -1,0 +1,132 @@
+"""Files that survive a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedal import durable
+from fedal.durable import RecordFile, write_atomically
+from fedal.errors import CheckpointError
+
+
+def failing(*_: Any, **__: Any) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+def test_what_was_written_is_there(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a", b"one")
+    write_atomically(tmp_path / "a", b"two")
+    assert (tmp_path / "a").read_bytes() == b"two"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_an_error_on_the_way_leaves_the_old_file_and_no_other(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_atomically(tmp_path / "a", b"old")
+    monkeypatch.setattr(durable.os, step, failing)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomically(tmp_path / "a", b"old")
+
+    class FullDisk:
+        def __init__(self, path: Path, mode: str) -> None:
+            self._file = open(path, mode)  # noqa: SIM115
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._file.close()
+
+        def write(self, content: bytes) -> None:
+            self._file.write(content[: len(content) // 2])
+            failing()
+
+    monkeypatch.setattr(durable, "open", FullDisk, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(tmp_path / "a", b"new content")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(durable.os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "a", b"new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_content_is_on_disk_before_the_name_and_the_name_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def watched_fsync(descriptor: int) -> None:
+        order.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        fsync(descriptor)
+
+    monkeypatch.setattr(durable.os, "fsync", watched_fsync)
+    monkeypatch.setattr(durable.os, "replace", lambda *names: (order.append("rename"), replace(*names)))
+    write_atomically(tmp_path / "a", b"x")
+    assert order == ["file", "rename", "folder"]
+
+
+def rows(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_records_are_one_object_per_line_and_visible_at_once(tmp_path: Path) -> None:
+    record = RecordFile(tmp_path / "metrics.jsonl")
+    for round_ in range(3):
+        record.append({"round": round_})
+        assert rows(tmp_path / "metrics.jsonl")[-1] == {"round": round_}
+    assert record.sync() == (tmp_path / "metrics.jsonl").stat().st_size
+    record.close()
+
+
+def test_a_record_is_cut_back_to_what_the_checkpoint_knows(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    record = RecordFile(path)
+    record.append({"round": 1})
+    length = record.sync()
+    record.append({"round": 2})
+    record.close()
+    with open(path, "ab") as file:
+        file.write(b'{"round": 3, "half of a ro')
+    record = RecordFile(path, length)
+    assert rows(path) == [{"round": 1}]
+    record.append({"round": 2})
+    assert record.sync() == path.stat().st_size
+    record.close()
+    assert rows(path) == [{"round": 1}, {"round": 2}]
+
+
+def test_a_new_record_starts_empty(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("left over\n")
+    RecordFile(path).close()
+    assert path.read_bytes() == b""
+
+
+def test_a_record_that_lost_rows_is_refused_instead_of_filled_with_zeros(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"round": 1}\n')
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl has 13 bytes; there were 26 .* rows are missing"):
+        RecordFile(path, 26)
+    assert path.read_bytes() == b'{"round": 1}\n'

@@ -1,0 +1,50 @@
+"""Every example is run as a person would run it, in an empty folder."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run_example(name: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr, done.stderr
+    return done.stdout
+
+
+def test_own_models_of_three_kinds_learn_together(tmp_path: Path) -> None:
+    output = run_example("own_model.py", tmp_path)
+    accuracies = {line.split()[0]: float(line.split()[-1]) for line in output.splitlines()[:3]}
+    assert accuracies.keys() == {"rows", "careful", "ready-made"}
+    assert min(accuracies.values()) > 0.5
+    assert "9610 trained weights" in output
+
+
+def test_own_data_give_the_same_result_as_arrays_and_as_a_file(tmp_path: Path) -> None:
+    lines = run_example("own_data.py", tmp_path).splitlines()
+    alone, together = (float(line.split("accuracy ")[1].split(",")[0]) for line in lines[1:3])
+    assert together > alone
+    assert lines[3].endswith(", the same")
+
+
+def test_own_method_runs_and_is_black_box(tmp_path: Path) -> None:
+    lines = run_example("own_method.py", tmp_path).splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert line.endswith("black-box: True")
+        assert float(line.split("}: ")[1].split(",")[0]) > 0.4
+
+
+def test_a_new_method_takes_under_60_lines() -> None:
+    assert len((EXAMPLES / "own_method.py").read_text(encoding="utf-8").splitlines()) < 60
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_every_example_has_a_test(path: Path) -> None:
+    assert f'"{path.name}"' in Path(__file__).read_text(encoding="utf-8")

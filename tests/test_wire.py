@@ -1,0 +1,167 @@
+"""The border: what is refused, that what passes is a copy, and that every byte is counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedal.errors import NonFiniteError, WireError
+from fedal.messages import Consensus, Guidance, Leak, Message, Outputs
+from fedal.wire import Wire
+from worlds import BATCH, CLASSES, NETS, build_federation, play
+
+
+def fedal_wire(dtype: torch.dtype = torch.float32, batch: int = 4, classes: int = 3) -> Wire:
+    return Wire((Outputs,), (Guidance,), {"B": batch, "K": classes}, dtype)
+
+
+def guidance(**changes: Any) -> Guidance:
+    return Guidance(**{"mean": torch.zeros(4, 3), "grad": torch.ones(4, 3), "count": 2, **changes})
+
+
+def test_what_was_sent_is_what_arrives() -> None:
+    wire, sent = fedal_wire(), torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(wire.up("a", Outputs(sent), "x", "x").values, sent)
+    received = wire.down("a", guidance())
+    assert received.count == 2 and received.grad.eq(1).all() and received.mean.eq(0).all()
+
+
+def test_what_arrives_is_a_copy_without_a_graph() -> None:
+    wire = fedal_wire()
+    sent = torch.zeros(4, 3, requires_grad=True)
+    received = wire.up("a", Outputs(sent * 2), "x", "x").values
+    assert not received.requires_grad and received.grad_fn is None
+    mean = torch.zeros(4, 3)
+    first, second = wire.down("a", guidance(mean=mean)), wire.down("b", guidance(mean=mean))
+    first.mean.fill_(7.0)
+    mean.fill_(5.0)
+    assert second.mean.eq(0).all()
+
+
+@pytest.mark.parametrize(("batch", "classes"), [(32, 10), (8, 3), (1, 2)])
+def test_fedal_costs_four_bytes_per_logit_up_and_eight_down(batch: int, classes: int) -> None:
+    wire = fedal_wire(batch=batch, classes=classes)
+    f = torch.zeros(batch, classes)
+    for _ in range(3):
+        wire.up("a", Outputs(f), None, None)
+        wire.down("a", Guidance(f, f, 2))
+    wire.up("b", Outputs(f), None, None)
+    assert wire.up_bytes == {"a": 3 * 4 * classes * batch, "b": 4 * classes * batch}
+    assert wire.down_bytes == {"a": 3 * 8 * classes * batch}
+
+
+def test_an_expanded_tensor_counts_with_all_its_numbers() -> None:
+    wire = fedal_wire()
+    wire.up("a", Outputs(torch.zeros(()).expand(4, 3)), None, None)
+    assert wire.up_bytes["a"] == 4 * 4 * 3
+
+
+@pytest.mark.parametrize(
+    ("method", "up", "down"), [("local", 0, 0), ("fedmd", 4, 4), ("fedmd-lf", 4, 4), ("fedal", 4, 8)]
+)
+def test_a_run_costs_exactly_what_the_algorithm_sends(method: str, up: int, down: int) -> None:
+    wire = play(build_federation(method, tau=3), 2).wire
+    numbers = 2 * 3 * BATCH * CLASSES
+    assert dict(wire.up_bytes) == (dict.fromkeys(NETS, up * numbers) if up else {})
+    assert dict(wire.down_bytes) == (dict.fromkeys(NETS, down * numbers) if down else {})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Consensus(torch.zeros(4, 3), 2), guidance(), torch.zeros(4, 3), {"values": torch.zeros(4, 3)}, None],
+    ids=lambda message: type(message).__name__,
+)
+def test_only_the_declared_type_goes_up(message: object) -> None:
+    with pytest.raises(WireError, match='from client "a": this method declares Outputs in that direction'):
+        fedal_wire().up("a", message, None, None)
+
+
+def test_only_the_declared_type_comes_down() -> None:
+    with pytest.raises(WireError, match='Outputs to client "a": this method declares Guidance'):
+        fedal_wire().down("a", Outputs(torch.zeros(4, 3)))
+
+
+def test_a_subclass_of_a_declared_type_is_another_type() -> None:
+    @dataclass(frozen=True)
+    class More(Outputs):
+        weights: Any = None
+
+    with pytest.raises(WireError, match="More from client"):
+        fedal_wire().up("a", More(torch.zeros(4, 3), {"w": 1}), None, None)
+
+
+def test_a_method_that_declares_nothing_sends_nothing() -> None:
+    with pytest.raises(WireError, match="declares nothing"):
+        Wire((), (), {}, torch.float32).up("a", Outputs(torch.zeros(4, 3)), None, None)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4, 2), (5, 3), (12,), (1, 4, 3), (0, 3)])
+def test_a_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(WireError, match=r'Outputs.values from client "a" has shape .*; expected \(B = 4, K = 3\)'):
+        fedal_wire().up("a", Outputs(torch.zeros(shape)), None, None)
+    with pytest.raises(WireError, match=r'Guidance.grad to client "a" has shape'):
+        fedal_wire().down("a", guidance(grad=torch.zeros(shape)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
+def test_another_type_of_numbers_is_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(WireError, match=f"numbers of type {dtype}; this run uses torch.float32"):
+        fedal_wire().up("a", Outputs(torch.zeros(4, 3, dtype=dtype)), None, None)
+
+
+def test_something_that_is_no_tensor_is_refused() -> None:
+    with pytest.raises(WireError, match="is a list; expected a tensor"):
+        fedal_wire().up("a", Outputs([[0.0] * 3] * 4), None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_not_finite_is_refused_in_both_directions(number: float) -> None:
+    bad = torch.zeros(4, 3)
+    bad[2, 1] = number
+    with pytest.raises(NonFiniteError, match=r'Outputs.values from client "a" holds numbers that are not finite'):
+        fedal_wire().up("a", Outputs(bad), None, None)
+    with pytest.raises(NonFiniteError, match=r'Guidance.grad to client "a"'):
+        fedal_wire().down("a", guidance(grad=bad))
+
+
+@pytest.mark.parametrize(("batch", "expected"), [("other", "this"), (None, "this"), ("other", None)])
+def test_an_answer_about_another_batch_is_refused(batch: str | None, expected: str | None) -> None:
+    with pytest.raises(WireError, match=f'client "a" answered about public batch {batch}, this exchange'):
+        fedal_wire().up("a", Outputs(torch.zeros(4, 3)), batch, expected)
+
+
+@pytest.mark.parametrize("hidden", [torch.zeros(100), {"w": 1.0}, 2.5, "text", True])
+def test_nothing_but_integers_travels_beside_the_tensors(hidden: object) -> None:
+    with pytest.raises(WireError, match=r"Guidance.count to client .* is a .*: only the tensors of its layout"):
+        fedal_wire().down("a", guidance(count=hidden))
+
+
+def test_an_axis_that_the_run_does_not_know_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Layer(Message):
+        weight: Tensor
+        leak = Leak.PARAMETERS
+        layout = {"weight": ("inputs", "K")}  # noqa: RUF012
+
+    with pytest.raises(WireError, match='has an axis "inputs"; this run knows B, K'):
+        Wire((Layer,), (), {"B": 4, "K": 3}, torch.float32).up("a", Layer(torch.zeros(5, 3)), None, None)
+
+
+def test_what_is_refused_is_not_counted() -> None:
+    wire = fedal_wire()
+    with pytest.raises(NonFiniteError):
+        wire.down("a", guidance(grad=torch.full((4, 3), torch.nan)))
+    assert wire.down_bytes.total() == 0
+
+
+def test_meters_go_on_after_a_restore() -> None:
+    wire, again = fedal_wire(), fedal_wire()
+    wire.up("a", Outputs(torch.zeros(4, 3)), None, None)
+    again.load_state_dict(wire.state_dict())
+    for each in (wire, again):
+        each.up("a", Outputs(torch.zeros(4, 3)), None, None)
+    assert again.up_bytes == wire.up_bytes == {"a": 2 * 48}

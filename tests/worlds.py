@@ -1,0 +1,197 @@
+"""Tiny federations for tests: synthetic images, nets of a few hundred weights, everything built by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedal import methods
+from fedal.config import ClientConfig, Config
+from fedal.data.dataset import Dataset
+from fedal.engine.loop import Federation, Workers
+from fedal.experiments.assemble import assemble
+from fedal.experiments.world import World
+from fedal.learners.torch_learner import TorchLearner, TorchSettings
+from fedal.methods.base import Method
+from fedal.models.classifier import Classifier
+from fedal.seeding import torch_seeded
+
+BATCH, CLASSES, SHAPE = 8, 3, (1, 4, 4)
+
+
+class InOrder:
+    """Workers without threads."""
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        return [function(item) for item in items]
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 7), nn.Tanh(), nn.Linear(7, CLASSES))
+
+
+def with_features(width: int = 5) -> Classifier:
+    body = nn.Sequential(nn.Flatten(), nn.Linear(16, 7), nn.Tanh(), nn.Linear(7, width), nn.Tanh())
+    return Classifier(body, nn.Linear(width, CLASSES), feature_width=width)
+
+
+def conv_batch_norm() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES)
+    )
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.Dropout2d(0.3), nn.Flatten(), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, CLASSES)
+    )
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "anna": mlp,
+    "ben": conv_batch_norm,
+    "cleo": with_dropout,
+    "dora": conv_batch_norm,
+}
+
+
+def build_net(client: str, make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+    with torch_seeded(seed, "weights", client):
+        return make()
+
+
+def synthetic_images(n: int = 150, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Noise around one pattern per class: something to learn in a few steps."""
+    generator = np.random.Generator(np.random.Philox(key=seed))
+    patterns = generator.normal(size=(CLASSES, *SHAPE))
+    labels = generator.integers(0, CLASSES, n)
+    return (patterns[labels] + 0.7 * generator.normal(size=(n, *SHAPE))).astype(np.float32), labels.astype(np.int64)
+
+
+def build_federation(
+    method: str | Method = "fedal",
+    *,
+    nets: Mapping[str, Callable[[], nn.Module]] = NETS,
+    workers: Workers | None = None,
+    settings: TorchSettings | None = None,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    wrap: Callable[[TorchLearner], Any] = lambda learner: learner,
+    observe: Callable[[Any], None] = lambda uploads: None,
+    world: World | None = None,
+    **options: Any,
+) -> Federation:
+    """A federation as a run assembles it; `wrap` may put something around each learner."""
+    settings = settings or TorchSettings(lr=0.01)
+    with known(method) as name:
+        config = Config(
+            method=name,
+            clients=tuple(ClientConfig(name=client) for client in nets),
+            batch_size=BATCH,
+            seed=seed,
+            precision="fp64" if dtype is torch.float64 else "fp32",
+            options=options,
+        )
+        learners = {
+            client: TorchLearner(build_net(client, make, seed), settings, seed=seed, owner=client, dtype=dtype)
+            for client, make in nets.items()
+        }
+        own = {client: wrap(learner) for client, learner in learners.items()}
+        world = world or tiny_world(tuple(nets))
+        assembly = assemble(config, world, workers or InOrder(), own_models=own, observe=observe)
+        return assembly.federation
+
+
+def build_of_table_models(method: str, model: str = "mlp-small", clients: int = 3, **options: Any) -> Federation:
+    """A federation whose clients all have one model of the table: fits methods that ask for features or weights."""
+    config = Config(method=method, clients=clients, models=model, batch_size=BATCH, lr=0.01, options=options)
+    return assemble(config, tiny_world(config.client_names), InOrder()).federation
+
+
+@contextmanager
+def known(method: str | Method) -> Iterator[str]:
+    """The name by which a config finds the method, while it looks."""
+    if isinstance(method, str):
+        yield method
+        return
+    methods.register(method)
+    try:
+        yield method.name
+    finally:
+        del methods._own[method.name]
+
+
+def tiny_world(clients: tuple[str, ...]) -> World:
+    x, y = synthetic_images()
+    test_x, test_y = synthetic_images(seed=1)
+    data = Dataset("tiny", x, y, test_x, test_y, CLASSES)
+    private = {client: np.arange(40 + index, len(y), len(NETS)) for index, client in enumerate(clients)}
+    return World(data, private, np.arange(40), x[:40], 0)
+
+
+def world_of_classes(classes: Mapping[str, tuple[int, ...]]) -> World:
+    """As `tiny_world`, but each client has only samples of the classes listed for it."""
+    world = tiny_world(tuple(classes))
+    private = np.arange(40, len(world.dataset.train_y))
+    labels = world.dataset.train_y[private]
+    return dataclasses.replace(
+        world, clients={client: private[np.isin(labels, chosen)] for client, chosen in classes.items()}
+    )
+
+
+def play(federation: Federation, rounds: int | range) -> Federation:
+    for t in rounds if isinstance(rounds, range) else range(rounds):
+        federation.play_round(t)
+    return federation
+
+
+def state_of(federation: Federation) -> dict[str, Any]:
+    """All that a run saves of a federation."""
+    return {
+        "wire": federation.wire.state_dict(),
+        "server": federation.server.state_dict(),
+        "clients": {
+            client: {"learner": logic.learner.state_dict(), "method": logic.state_dict()}
+            for client, logic in federation.clients.items()
+        },
+    }
+
+
+def restore(federation: Federation, state: Mapping[str, Any]) -> Federation:
+    federation.wire.load_state_dict(state["wire"])
+    federation.server.load_state_dict(state["server"])
+    for client, logic in federation.clients.items():
+        logic.learner.load_state_dict(state["clients"][client]["learner"])
+        logic.load_state_dict(state["clients"][client]["method"])
+    return federation
+
+
+def fingerprint(value: Any) -> Any:
+    """Something that is equal exactly when two nested states are the same bits."""
+    if isinstance(value, Tensor):
+        return (str(value.dtype), tuple(value.shape), value.detach().contiguous().numpy().tobytes())
+    if isinstance(value, Mapping):
+        return {str(key): fingerprint(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [fingerprint(part) for part in value]
+    return value
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    return bool(fingerprint(a) == fingerprint(b))
+
+
+def differing_clients(a: Federation, b: Federation) -> list[str]:
+    """The clients whose weights, buffers or optimizers differ in any bit; empty when the runs are the same."""
+    assert a.clients.keys() == b.clients.keys()
+    return [
+        client
+        for client in a.clients
+        if not same_bits(a.clients[client].learner.state_dict(), b.clients[client].learner.state_dict())
+    ]
