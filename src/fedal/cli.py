@@ -157,9 +157,31 @@ def compare(
             should_stop=stop.requested,
         )  # fmt: skip
     _print_comparison(result)
+    _print_differences(result)
     for note in result.notes:
         print(f"note: {note}")
-    print(f"table: {result.path / 'table.csv'}\nplot:  {plot_curves(result)}")
+    print(f"table: {result.path / 'table.csv'}\nplot:  {plot_curves(result)}\npage:  fedal report {result.path}")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or of comparisons.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write. [default: report.html in the first DIR]")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="LOGDIR", help="Also write TensorBoard logs here.")
+    ] = None,
+) -> None:
+    """Write one HTML page about runs: tables, curves, clients' data, the wire. Needs no network to read."""
+    from fedal.report.page import write_report
+
+    path, problems = write_report(folders, out)
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    if tensorboard is not None:
+        from fedal.report.tensorboard import mirror
+
+        print(f"tensorboard: {mirror(folders, tensorboard)} runs in {tensorboard}")
+    print(f"report: {path}")
 
 
 @app.command()
@@ -280,6 +302,26 @@ def _print_comparison(comparison: Comparison) -> None:
         )
     columns = ["method", "test accuracy", "worst client", "up / client", "down / client", "time"]
     _print_table(f"Final models on the whole test set, mean ± spread over {len(comparison.seeds)} seeds", columns, rows)
+
+
+def _print_differences(comparison: Comparison) -> None:
+    """What the seeds allow to say about each method against the first; nothing with one seed or one method."""
+    from fedal.experiments.statistics import paired_difference
+
+    with_runs = [row for row in comparison.rows if len(row.runs) > 1]
+    if len(with_runs) < 2:
+        return
+    first, rows = with_runs[0], []
+    for row in with_runs[1:]:
+        found = paired_difference(row.by_seed("test_accuracy"), first.by_seed("test_accuracy"))
+        if found is None:
+            continue
+        interval, p_value = "-", "-"
+        if found.low is not None and found.high is not None and found.p_value is not None:
+            interval, p_value = f"{found.low:+.4f} to {found.high:+.4f}", f"{found.p_value:.3f}"
+        rows.append([row.method, f"{found.mean:+.4f}", interval, p_value, found.verdict])
+    columns = ["method", "test accuracy", "95% interval", "p (not corrected)", f"than {first.method}"]
+    _print_table(f"Difference to {first.method}, paired over seeds", columns, rows)
 
 
 def _print_table(title: str, columns: list[str], rows: list[list[str]], *, numbers: bool = False) -> None:

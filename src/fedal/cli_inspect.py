@@ -175,7 +175,7 @@ def _plan_rows(plan: Plan) -> list[list[str]]:
         "server": "what the server keeps",
     }
     return [
-        ["time", _span(plan.seconds()), f"{between} at the pace of the fastest and slowest of {plan.played} rounds played; "
+        ["time", _span(plan.seconds()), f"{between} at the pace of the fastest and slowest of {plan.played} rounds; "
          "on this machine, as busy as it is now"],
         ["  a round", f"{1000 * typical:.0f} ms", f"median of {max(1, plan.played - 1)} rounds after a warm-up round"],
         ["  evaluation", _span(plan.evaluations * plan.evaluation_s + plan.final_s),

@@ -106,7 +106,10 @@ class LabelCodec:
             size = len(ids) * self._n_classes * dtype.itemsize
             if len(packed) != size:
                 raise WireError(f"soft labels came as {len(packed)} bytes; expected {size}.")
-            return packed.clone().view(dtype).view(len(ids), self._n_classes)
+            labels = packed.clone().view(dtype).view(len(ids), self._n_classes)
+            if not torch.isfinite(labels).all():  # the wire sees bytes only
+                raise NonFiniteError("soft labels came as numbers that are not finite.")
+            return labels
         bits, m = _BitReader(packed), 2**self._bits - 1
         codes = [
             last if last is not None and not bits.take(1) else code_of(bits.take(self._word_bits), self._n_classes, m)

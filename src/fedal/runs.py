@@ -24,7 +24,7 @@ from fedal.errors import CheckpointError, ConfigError, FedalError
 from fedal.own_code import is_import_path
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 LOCK = "run.lock"
 
@@ -143,6 +143,8 @@ def named_code(values: Mapping[str, Any]) -> list[str]:
     models, tables = values.get("models", []), values.get("clients", [])
     names = [values.get("method"), *(models.split(",") if isinstance(models, str) else _as_list(models))]
     names += [table.get("model") for table in _as_list(tables) if isinstance(table, dict)]
+    options = values.get("options", {})
+    names += options.values() if isinstance(options, dict) else []
     return [name for name in names if isinstance(name, str) and is_import_path(name)]
 
 
@@ -252,9 +254,7 @@ class Run:
         name = self.client_models[client]
         own = self._own_models.get(client)
         if isinstance(own, nn.Module):
-            model = copy.deepcopy(own)
-            model.load_state_dict(load_file(weights))
-            return model.eval()
+            return self._filled(copy.deepcopy(own), load_file(weights))
         if name.startswith("<"):
             raise FedalError(
                 f'the model of client "{client}" was given in Python as {name}; give such a module again: '
@@ -263,7 +263,12 @@ class Run:
         if is_import_path(name) and not self._trust:
             raise ConfigError(f'client "{client}" uses "{name}", code of its own. If you trust it, say trust=True.')
         model = build(name, tuple(self._environment["input_shape"]), int(self._environment["n_classes"]))
-        model.load_state_dict(load_file(weights))
+        return self._filled(model, load_file(weights))
+
+    def _filled(self, model: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
+        if self.config.precision == "fp64":
+            model = model.double()  # before the weights go in, or they would be rounded
+        model.load_state_dict(weights)
         return model.eval()
 
 

@@ -58,6 +58,9 @@ class Row:
     def column(self, key: str) -> list[float]:
         return [float(run.final[key]) for run in self.runs]
 
+    def by_seed(self, key: str) -> dict[int, float]:
+        return {run.config.seed: float(run.final[key]) for run in self.runs}
+
     def mean(self, key: str) -> float:
         return statistics.fmean(self.column(key))
 

@@ -366,8 +366,8 @@ class _Session:
                 weights = {name: value.contiguous() for name, value in learner.weights().items()}
                 write_atomically(self._folder.models / f"{client}.safetensors", save_tensors(weights))
         rows = [json.loads(line) for line in self._folder.metrics.read_bytes()[: final["metrics"]].splitlines()]
-        write_json(self._folder.summary, {"status": "complete", "final": rows[-1]})
         self._folder.failure.unlink(missing_ok=True)
+        write_json(self._folder.summary, {"status": "complete", "final": rows[-1]})
 
     # state
 

@@ -4,7 +4,8 @@ From the authors' public code: constrained quantiser in both directions, probabi
 (into the server's model and back). Delta coding, which their code leaves to a later measurement, is real here: the
 bytes on the meter are those of a codec that encodes and decodes (fedal/quantise.py). Defaults: as the authors, one bit
 each way. Preset `paper`: 32 bits and no delta coding, as the FedAL paper, which equates CFD with MHAT.
-Differs: client models are kept between rounds, and exchanges go by public batch (docs/methods/cfd.md).
+Differs: client models are kept between rounds, exchanges go by public batch, and the server teaches only after a
+warm-up, because hard labels of an untrained model are noise that clients would believe (docs/methods/cfd.md).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class CFDOptions(ServerDistillationOptions):
     b_up: int = Field(1, ge=1, le=UNQUANTISED, description="bits of the quantiser, upwards; 32: no quantiser")
     b_down: int = Field(1, ge=1, le=UNQUANTISED, description="bits of the quantiser, downwards; 32: no quantiser")
     delta: bool = Field(True, description="send only soft labels that changed since the sample was last sent")
+    server_steps: int = Field(5, ge=1, description="steps of the server's model on each public batch")
     warmup: int = Field(
         50, ge=0, description="iterations at the start in which the server learns but does not teach yet"
     )
@@ -115,6 +117,13 @@ METHOD = Method(
     down=(Codes,),
     needs=frozenset({"public", "server-model"}),
     faithfulness="code",
-    paper_options={"tau": 1, "b_up": UNQUANTISED, "b_down": UNQUANTISED, "delta": False, "warmup": 0},
+    paper_options={
+        "tau": 1,
+        "b_up": UNQUANTISED,
+        "b_down": UNQUANTISED,
+        "delta": False,
+        "server_steps": 1,
+        "warmup": 0,
+    },
     refuse=_refuse,
 )

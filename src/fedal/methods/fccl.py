@@ -4,7 +4,7 @@ On public batches the logits of each class should correlate with the mean logits
 those of the others. In local training two frozen teachers hold what was learnt: `inter`, the client at the end of its
 previous local phase, and `intra`, the client as it was when it had pre-trained alone.
 From the authors' code (its second version, where the target is the mean over all); docs/methods/fccl.md says what
-differs: one persistent optimizer, a std that fits its correlation, local training before the exchange.
+differs: a std that fits its correlation, teachers in evaluation mode, local training before the exchange.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class CorrelationOptions(TransferOptions):
         False, description="as the authors: std over B - 1 but correlation over B, which never reaches 1"
     )
     fresh_public_optimizer: bool = Field(
-        False, description="as the authors: a new optimizer for every public step and for local training"
+        True,
+        description="as the authors: a new optimizer for every public step, and one for the local phase after them",
     )
     teacher_mode: Literal["eval", "train"] = Field("eval", description="what BatchNorm does in frozen teachers")
     inter: float = Field(1.0, ge=0, description="weight of the teacher from the end of the previous local phase")
@@ -73,7 +74,8 @@ class CorrelationClient(ClientLogic):
         self.teachers: dict[str, Frozen] = {}
         if self.hp.fresh_public_optimizer and not hasattr(self.learner, "reset_optimizer"):
             raise NotApplicableError(
-                f'fresh_public_optimizer = true: the learner of client "{self.client_id}" has no reset_optimizer().'
+                f'fresh_public_optimizer = true: the learner of client "{self.client_id}" has no reset_optimizer(). '
+                "Set it to false."
             )
 
     def snapshot(self) -> Frozen:

@@ -2,8 +2,8 @@
 
 Besides logits, clients exchange how similar the samples of a public batch look to them: cosines of features, never the
 features, so widths may differ. In local training the previous self teaches on the classes that are not the label.
-From the authors' code; docs/methods/fccl+.md says what differs: one forward pass for logits and features, one
-persistent optimizer, local training before the exchange, no teacher in the first round.
+From the authors' code; docs/methods/fccl+.md says what differs: one forward pass for logits and features, a std that
+fits its correlation, teachers in evaluation mode, local training before the exchange, no teacher in the first round.
 """
 
 from __future__ import annotations

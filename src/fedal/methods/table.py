@@ -49,3 +49,7 @@ def _cost(method: Method, kind: type[Message]) -> str:
         total = sum(4 * math.prod(sizes[axis] for axis in axes) for axes in kind.layout.values())
         return f"{total:,} B/{per}"
     return " + ".join(f"4·{'·'.join(axes)}" for axes in kind.layout.values()) + f" B/{per}"
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")

@@ -1,0 +1,285 @@
+"""Run folders as plain data. A folder is somebody's: nothing in it is imported, executed or believed.
+
+Whatever is missing or damaged becomes a sentence in `Record.problems`, and the rest is shown.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedal.errors import ConfigError
+from fedal.runs import RunFolder
+
+Row = dict[str, Any]
+
+DEPTH = 3  # folders of comparisons lie this deep below the one that is asked for
+MOST_BYTES = 200_000_000  # of one file
+MOST_COUNTS = 10_000_000  # bytes of the client x class table
+LONGEST_TEXT = 500
+
+
+@dataclass
+class Record:
+    """One run folder."""
+
+    name: str  # where it lies, seen from the folder that was asked for
+    method: str = "unknown"
+    seed: int = 0
+    config: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    analysis: dict[str, Any] = field(default_factory=dict)  # of `fedal analyse`
+    rows: list[Row] = field(default_factory=list)
+    client_rows: list[Row] = field(default_factory=list)
+    clients: list[str] = field(default_factory=list)  # in the order of the rows of `class_counts`
+    class_counts: list[list[int]] = field(default_factory=list)
+    output_matrices: dict[str, list[list[float]]] = field(default_factory=dict)  # name -> clients x classes
+    is_complete: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def final(self) -> Row | None:
+        """The row that tables use: the finished models on the whole test set."""
+        return next((row for row in reversed(self.rows) if row["final"]), None)
+
+    @property
+    def final_clients(self) -> list[Row]:
+        return [row for row in self.client_rows if row["final"]]
+
+    def phase(self, name: str) -> list[Row]:
+        return [row for row in self.rows if row["phase"] == name]
+
+
+@dataclass
+class Collection:
+    """All runs below the folders that were asked for."""
+
+    records: list[Record]
+    order: list[str]  # of the methods, as the comparisons were asked for
+    not_applicable: dict[str, str]  # method -> why it has no run
+    problems: list[str]
+
+
+def collect(folders: Sequence[Path]) -> Collection:
+    """Reads every run folder at or below each of `folders`; raises when there is none at all."""
+    found = Collection([], [], {}, [])
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: there is no such folder. Give the folder of a run or of a comparison.")
+        runs = list(_run_folders(folder, DEPTH))
+        if not runs:
+            found.problems.append(
+                f"{folder}: no run in this folder or below it: nowhere is a config.toml or a metrics.jsonl. "
+                "Start a run with `fedal run`, or a comparison with `fedal compare`."
+            )
+        for path in runs:
+            name = path.relative_to(folder).as_posix() if path != folder else path.resolve().name
+            found.records.append(read_record(path, clean(name)))
+        _read_table(folder, found)
+    if not found.records:
+        raise ConfigError("\n".join(found.problems))
+    return found
+
+
+def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+    if any((folder / name).exists() for name in ("config.toml", "metrics.jsonl")):
+        yield folder
+    elif depth:
+        for inner in sorted(folder.iterdir(), key=_natural):
+            if inner.is_dir() and not inner.is_symlink():
+                yield from _run_folders(inner, depth - 1)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """seed-2 before seed-10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _read_table(folder: Path, found: Collection) -> None:
+    """The order of the methods, and the reasons of those that do not apply: only table.csv of a comparison knows."""
+    path = folder / "table.csv"
+    if not path.is_file():
+        return
+    try:
+        lines = list(csv.DictReader(io.StringIO(_text(path))))
+    except (OSError, ValueError, csv.Error):
+        found.problems.append(f"{folder.name}/table.csv cannot be read: the methods are in alphabetical order.")
+        return
+    for line in lines:
+        method = clean(line.get("method") or "")
+        found.order.append(method)
+        if line.get("not_applicable"):
+            found.not_applicable[method] = clean(line["not_applicable"])
+
+
+def read_record(path: Path, name: str) -> Record:
+    """One run folder, as far as it can be read."""
+    folder, record = RunFolder(path), Record(name)
+    record.config = _part(record, folder.config, lambda text: clean(tomllib.loads(text)), {})
+    record.environment = _part(record, folder.environment, _json_object, {})
+    record.rows = _part(record, folder.metrics, lambda text: _rows(text, record, folder.metrics.name), [])
+    record.client_rows = _part(record, folder.clients, lambda text: _rows(text, record, folder.clients.name), [])
+    _read_partition(record, folder.partition)
+    if (path / "analysis" / "analysis.json").exists():
+        record.analysis = _part(record, path / "analysis" / "analysis.json", _json_object, {})
+    if (path / "analysis" / "output-matrix.json").exists():
+        record.output_matrices = _part(record, path / "analysis" / "output-matrix.json", _matrices, {})
+    _name_method(record, path)
+    record.is_complete = record.final is not None
+    _note_state(record, folder)
+    return record
+
+
+def _name_method(record: Record, path: Path) -> None:
+    """From the config, else from the names of the folders of a comparison: METHOD/seed-S."""
+    seed = re.fullmatch(r"seed-(\d{1,9})", path.name)
+    guess = path.resolve().parent.name if seed else path.resolve().name
+    method = record.config.get("method")
+    record.method = method if isinstance(method, str) else clean(guess)
+    written = record.config.get("seed")
+    record.seed = written if isinstance(written, int) else int(seed[1]) if seed else 0
+
+
+def _note_state(record: Record, folder: RunFolder) -> None:
+    if folder.failure.exists():
+        failure = _part(record, folder.failure, _json_object, {})
+        record.problems.append(f"the run failed: {failure.get('error', 'the reason cannot be read')}")
+    if record.is_complete:
+        return
+    last = record.rows[-1]["iteration"] if record.rows else 0
+    planned = record.config.get("iterations")
+    reached = f"{last:g} of {planned}" if isinstance(planned, int) else f"{last:g}"
+    record.problems.append(
+        f"not complete: recorded up to iteration {reached}, so it counts in no table of final models. "
+        "Continue it with `fedal resume`."
+    )
+
+
+def _part(record: Record, path: Path, parse: Callable[[str], Any], otherwise: Any) -> Any:
+    if not path.is_file():
+        record.problems.append(f"{path.name} is missing")
+        return otherwise
+    try:
+        return parse(_text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else clean(str(error)) or "it is nested too deeply"
+        record.problems.append(f"{path.name} cannot be read ({reason})")
+        return otherwise
+
+
+def _text(path: Path) -> str:
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES // 1_000_000} MB")
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("it holds no JSON object")
+    cleaned: dict[str, Any] = clean(value)
+    return cleaned
+
+
+def _matrices(text: str) -> dict[str, list[list[float]]]:
+    """`{"before": [[p, ...], ...], "after": ...}`: one row per client, one probability per class."""
+    matrices = _json_object(text)
+    for name, rows in matrices.items():
+        try:
+            found = np.array(rows, dtype=np.float64)
+        except (TypeError, ValueError):
+            found = np.empty(0)
+        if found.ndim != 2 or not found.size or not ((found >= 0) & (found <= 1)).all():
+            raise ValueError(f'"{name}" is no table of probabilities')
+    return matrices
+
+
+def _rows(text: str, record: Record, file: str) -> list[Row]:
+    rows, damaged = [], []
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
+        row = _row(line)
+        if row is None:
+            damaged.append(number)
+        else:
+            rows.append(row)
+    if damaged:
+        where = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines, the first is line {damaged[0]},"
+        record.problems.append(f"{file}: {where} cannot be read and is left out")
+    _note_not_finite(rows, record, file)
+    return rows
+
+
+def _note_not_finite(rows: list[Row], record: Record, file: str) -> None:
+    keys = dict.fromkeys(key for row in rows for key, value in row.items() if value != value)
+    for key in keys:
+        at = [f"{row['iteration']:g}" for row in rows if row.get(key) != row.get(key)]
+        record.problems.append(
+            f"{file}: {key} is not a number (NaN) in {len(at)} of {len(rows)} rows, first at iteration {at[0]}"
+        )
+
+
+def _row(line: str) -> Row | None:
+    """Texts and finite numbers as they are; an infinite number, null or nothing where a number belongs is nan."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict) or not math.isfinite(_number(values.get("iteration"))):
+        return None
+    row = {clean(key): clean(value) if isinstance(value, str) else _number(value) for key, value in values.items()}
+    for key in ("test_accuracy", "up_bytes", "seconds"):
+        if key != "seconds" or "client" not in row:
+            row[key] = _number(row.get(key))
+    return {**row, "final": values.get("final") is True, "phase": str(row.get("phase", "after_global"))}
+
+
+def _number(value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _read_partition(record: Record, path: Path) -> None:
+    """The client x class table; it has one row per client and one column per class."""
+    if not path.is_file():
+        record.problems.append("partition.npz is missing: the clients' data are not shown")
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            if archive.getinfo("class_counts.npy").file_size > MOST_COUNTS:
+                raise ValueError("the table is too large")
+        with np.load(path, allow_pickle=False) as arrays:
+            counts = arrays["class_counts"]
+        clients = [clean(name.removeprefix("client/")) for name in names if name.startswith("client/")]
+        if counts.ndim != 2 or len(counts) != len(clients) or counts.dtype.kind not in "iu":
+            raise ValueError("its table does not fit its clients")
+    except (OSError, ValueError, KeyError, MemoryError, zipfile.BadZipFile) as error:
+        record.problems.append(f"partition.npz cannot be read ({clean(str(error))}): the clients' data are not shown")
+        return
+    record.clients, record.class_counts = clients, counts.tolist()
+
+
+def clean(value: Any) -> Any:
+    """The value with texts that can be shown anywhere: control and direction characters are replaced, length is cut."""
+    if isinstance(value, str):
+        shown = "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in value)
+        return shown if len(shown) <= LONGEST_TEXT else shown[:LONGEST_TEXT] + "…"
+    if isinstance(value, dict):
+        return {clean(str(key)): clean(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [clean(part) for part in value]
+    return value

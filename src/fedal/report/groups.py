@@ -1,0 +1,180 @@
+"""Runs that differ only in their seed, taken together: one line of every table and chart."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any
+
+from fedal.experiments.compare import IGNORED_DIFFERENCES
+from fedal.experiments.statistics import Difference, Reached, first_reaching, paired_difference
+from fedal.report.collect import Collection, Record, Row
+from fedal.report.measures import ACCURACY, derive
+
+Point = tuple[float, float, float, float, float, float, int]
+"""iteration, seconds, uploaded bytes, mean, lowest and highest over seeds, number of seeds"""
+
+
+@dataclass
+class Group:
+    """The runs of one method with one set of settings, one per seed."""
+
+    method: str
+    settings: dict[str, Any]  # flat, without the seed
+    records: list[Record] = field(default_factory=list)
+    label: str = ""
+
+    @property
+    def finished(self) -> list[Record]:
+        return [record for record in self.records if record.is_complete]
+
+    @property
+    def client_count(self) -> int:
+        """0 when no run says so."""
+        return max(
+            (len(r.clients) or len({row.get("client") for row in r.client_rows}) for r in self.records), default=0
+        )
+
+    def finals(self, key: str) -> dict[int, float]:
+        """seed -> the value in the final row."""
+        rows = {record.seed: record.final for record in self.finished}
+        return {seed: row[key] for seed, row in rows.items() if row is not None and key in row}
+
+    def mean(self, key: str) -> float:
+        """Over seeds; nan when there is no final value, or one that is not a number."""
+        values = list(self.finals(key).values())
+        return fmean(values) if values else math.nan
+
+    def spread(self, key: str) -> float:
+        """Standard deviation over seeds (n - 1); 0 for a single seed."""
+        values = list(self.finals(key).values())
+        return stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else 0.0
+
+    def curve(self, key: str) -> list[Point]:
+        """One point per evaluation at a round's end, over the seeds that have it; in the end the final values."""
+        rows: dict[float, dict[int, Row]] = defaultdict(dict)
+        for record in self.records:
+            for row in record.phase("after_global"):
+                if math.isfinite(row.get(key, math.nan)):
+                    rows[row["iteration"]][record.seed] = row
+        return [_point(iteration, list(seeds.values()), key) for iteration, seeds in sorted(rows.items())]
+
+    def reached(self, target: float) -> list[Reached]:
+        """Where each seed that got there first had the target accuracy."""
+        found = [first_reaching(record.rows, target) for record in self.records]
+        return [reached for reached in found if reached is not None]
+
+
+def _point(iteration: float, rows: Sequence[Row], key: str) -> Point:
+    values = [row[key] for row in rows]
+    seconds, sent = (fmean(row[axis] for row in rows) for axis in ("seconds", "up_bytes"))
+    return iteration, seconds, sent, fmean(values), min(values), max(values), len(values)
+
+
+@dataclass
+class Overview:
+    """All that the page shows."""
+
+    groups: list[Group]
+    shared: dict[str, Any]  # settings that are the same in all groups
+    not_applicable: dict[str, str]
+    problems: list[str]
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for group in self.groups for record in group.records]
+
+    @property
+    def best(self) -> Group | None:
+        """The group with the highest final mean."""
+        finished = [group for group in self.groups if math.isfinite(group.mean(ACCURACY.key))]
+        return max(finished, key=lambda group: group.mean(ACCURACY.key), default=None)
+
+    def difference(self, group: Group, baseline: Group) -> Difference | None:
+        return paired_difference(group.finals(ACCURACY.key), baseline.finals(ACCURACY.key))
+
+
+def overview(collection: Collection) -> Overview:
+    """Groups the runs, names the groups apart, and says what makes them unequal."""
+    problems = list(collection.problems)
+    groups: dict[tuple[str, str], Group] = {}
+    for record in collection.records:
+        derive(record)
+        settings = flat(record.config)
+        key = record.method, json.dumps(settings, sort_keys=True, default=str)
+        group = groups.setdefault(key, Group(record.method, settings))
+        problems += _add(group, record)
+        problems += [f"{record.name}: {problem}" for problem in record.problems]
+    order = {method: index for index, method in reversed(list(enumerate(collection.order)))}
+    in_order = sorted(groups.values(), key=lambda group: order.get(group.method, len(order)))
+    shared = _shared(in_order)
+    _label(in_order)
+    problems += _unequal(in_order)
+    missing = {name: why for name, why in collection.not_applicable.items() if name not in {g.method for g in in_order}}
+    return Overview(in_order, shared, missing, problems)
+
+
+def _add(group: Group, record: Record) -> list[str]:
+    """Puts the record into its group; of two runs with one seed the complete one stays."""
+    twin = next((other for other in group.records if other.seed == record.seed), None)
+    if twin is None:
+        group.records.append(record)
+        return []
+    kept, dropped = (record, twin) if record.is_complete and not twin.is_complete else (twin, record)
+    group.records[group.records.index(twin)] = kept
+    return [f"{dropped.name} has the settings and the seed of {kept.name}: only the latter is shown."]
+
+
+def flat(config: dict[str, Any]) -> dict[str, Any]:
+    """Setting -> value with the method's options among them, without what changes no result."""
+    options = config.get("options")
+    settings = {**config, **options} if isinstance(options, dict) else dict(config)
+    return {key: value for key, value in settings.items() if key not in {*IGNORED_DIFFERENCES, "seed", "options"}}
+
+
+def _shared(groups: Sequence[Group]) -> dict[str, Any]:
+    known = [group.settings for group in groups if group.settings]
+    first = known[0] if known else {}
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in known)}
+
+
+def _label(groups: Sequence[Group]) -> None:
+    """The method's name; where several groups have it, also what tells them apart."""
+    for group in groups:
+        twins = [other for other in groups if other.method == group.method]
+        keys = dict.fromkeys(key for twin in twins for key in twin.settings)
+        telling = [key for key in keys if len({json.dumps(t.settings.get(key), default=str) for t in twins}) > 1]
+        words = [f"{key} {as_text(group.settings[key])}" for key in telling if key in group.settings]
+        if len(twins) > 1 and not group.settings:
+            words = ["settings unknown"]
+        group.label = ", ".join([group.method, *words])
+
+
+def _unequal(groups: Sequence[Group]) -> list[str]:
+    """What a reader must know before comparing: settings besides the method's own that differ between groups."""
+    known = [group for group in groups if group.settings]
+    common = set.intersection(*(set(group.settings) for group in known)) - {"method"} if known else set()
+    notes = []
+    for key in (key for key in (known[0].settings if known else {}) if key in common):
+        values: dict[str, list[str]] = defaultdict(list)
+        for group in known:
+            values[as_text(group.settings[key])].append(group.label)
+        if len(values) > 1:
+            each = "; ".join(f"{value} in {', '.join(labels)}" for value, labels in values.items())
+            notes.append(f"Not all rows have the same {key}: {each}.")
+    return notes
+
+
+def as_text(value: Any) -> str:
+    """A setting as a person writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(part, str | int | float) for part in value):
+        return ", ".join(map(str, value))
+    return json.dumps(value, default=str)

@@ -1,0 +1,110 @@
+"""HTML that cannot be injected into: whatever is not `Markup` already is text, and text is escaped."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class Markup(str):
+    """A piece of HTML that was built here."""
+
+    __slots__ = ()
+
+
+def markup(*parts: object) -> Markup:
+    """The parts one after the other; what is not markup is escaped."""
+    return Markup("".join(part if isinstance(part, Markup) else html.escape(str(part)) for part in parts))
+
+
+def element(name: str, /, *content: object, **attributes: object) -> Markup:
+    """`element("td", 3, cls="number")`: `cls` is class, `_` in a name is a dash, None and False leave it out."""
+    words = ""
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        key = "class" if key == "cls" else key.rstrip("_").replace("_", "-")
+        words += f" {key}" if value is True else f' {key}="{html.escape(str(value))}"'
+    return Markup(f"<{name}{words}>" if name == "input" else f"<{name}{words}>{markup(*content)}</{name}>")
+
+
+def table(
+    caption: object,
+    columns: Sequence[str | tuple[str, str]],
+    rows: Iterable[Sequence[object]],
+    *,
+    name: str,
+    cls: str = "",
+    **attributes: object,
+) -> Markup:
+    """A table in a frame of its own that scrolls sideways; the first cell of a row is its heading.
+
+    A column is a name, or a name and what stands below it. Class `stacked` shows rows as cards where it is narrow: the
+    roles keep it a table for those who hear it, and every cell knows its column.
+    """
+    heads = [markup(column) if isinstance(column, str) else _two_lines(*column) for column in columns]
+    labels = [column if isinstance(column, str) else ", ".join(column) for column in columns]
+    head = element("tr", *(element("th", text, scope="col", role="columnheader") for text in heads), role="row")
+    body = [
+        element(
+            "tr",
+            element("th", row[0], scope="row", role="rowheader"),
+            *(
+                element("td", cell, cls=_alarm(cell), role="cell", data_label=label)
+                for cell, label in zip(row[1:], labels[1:], strict=True)
+            ),
+            role="row",
+        )
+        for row in rows
+    ]
+    inner = element(
+        "table",
+        element("caption", caption),
+        element("thead", head, role="rowgroup"),
+        element("tbody", *body, role="rowgroup"),
+        role="table",
+        cls=cls or None,
+        **attributes,
+    )
+    return element("div", inner, cls="scroll", role="region", aria_label=name, tabindex=0)
+
+
+def _two_lines(name: str, below: str) -> Markup:
+    return markup(name, " ", element("small", below))
+
+
+def _alarm(cell: object) -> str | None:
+    """What is not a number is to be seen."""
+    return "bad" if "NaN" in str(cell) else None
+
+
+def definitions(pairs: Iterable[tuple[object, object]]) -> Markup:
+    """A list of terms and what they are."""
+    return element("dl", *(element("div", element("dt", term), element("dd", what)) for term, what in pairs))
+
+
+def bullets(items: Iterable[object]) -> Markup:
+    return element("ul", *(element("li", item) for item in items))
+
+
+def folded(summary: object, *content: object) -> Markup:
+    return element("details", element("summary", summary), *content)
+
+
+def embedded_json(value: Any) -> Markup:
+    """JSON for a <script> element: no character in it can end that element, and what is not finite is null."""
+    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,119 @@
+"""Every number of the report by name: of which model, on which data, averaged how, and what it says.
+
+Accuracies are top-1 in evaluation mode. A measure is a column of the rows at the end of a round, or is derived here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fedal.report.collect import Record, Row
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One column of the record and its meaning."""
+
+    key: str
+    name: str
+    model: str
+    data: str
+    average: str
+    sentence: str
+    unit: Literal["share", "points", "number"] = "share"  # a share of 1, a difference of shares, any number
+
+
+TESTS = "global test set (while training: a fixed stratified part of it)"
+UPLOADS = "the outputs on public batches that were uploaded in the round"
+OVER_ALL = "mean over clients, then over seeds"
+
+ACCURACY = Measure(
+    "test_accuracy", "test accuracy", "each client's own", TESTS, OVER_ALL,
+    "How often the clients are right on data of all classes, whatever classes they hold themselves.",
+)  # fmt: skip
+WORST = Measure(
+    "test_accuracy_min", "worst client", "the least accurate client's", TESTS, "lowest client, then mean over seeds",
+    "What the client that is served worst gets out of the federation.",
+)  # fmt: skip
+SPREAD = Measure(
+    "test_accuracy_std", "spread over clients", "each client's own", TESTS,
+    "standard deviation over clients, then mean over seeds",
+    "How unequal the clients are; 0 means that all are equally accurate.", "points",
+)  # fmt: skip
+SERVER = Measure(
+    "server_test_accuracy", "server's model", "the server's", TESTS, "mean over seeds",
+    "How often the server's own model is right, where a method trains one.",
+)  # fmt: skip
+DISAGREEMENT = Measure(
+    "disagreement", "disagreement", "each client's own", UPLOADS,
+    "mean of KL(p_n || mean probability) in nats over clients and samples, then over seeds",
+    "How far the clients' answers are apart (the paper's zeta); 0 means that all answer alike, rightly or wrongly.",
+    "number",
+)  # fmt: skip
+DISCRIMINATOR = Measure(
+    "discriminator_accuracy", "discriminator accuracy", "the server's discriminator", UPLOADS,
+    "mean over outputs, before each of its steps, then over seeds",
+    "How often it names the client an output came from. At 1/N it guesses: either nothing tells the clients apart, "
+    "or it has not learned yet.",
+)  # fmt: skip
+ADVERSARIAL = Measure(
+    "adversarial_grad_norm", "adversarial gradient", "the server's discriminator", UPLOADS,
+    "mean norm per output, then mean over seeds",
+    "How hard the discriminator pulls at the outputs. The distillation gradient per output can reach 1.4; a pull of "
+    "a few thousandths changes next to nothing.", "number",
+)  # fmt: skip
+GAIN = Measure(
+    "transfer_gain", "gain of the transfer", "each client's own", TESTS,
+    "accuracy after the transfer minus accuracy after the local training of the same round, mean over clients and "
+    "seeds",
+    "What the knowledge of others adds in a round. Local training before it forgets about as much once the curves "
+    "are flat.", "points",
+)  # fmt: skip
+FORGOTTEN_GLOBAL = Measure(
+    "local_change", "change by local training", "each client's own", TESTS,
+    "accuracy after the local training minus before it, mean over clients and seeds",
+    "Below 0, training on own data forgets what was learned about the others' classes.", "points",
+)  # fmt: skip
+FORGOTTEN_OWN = Measure(
+    "own_change", "change on own data", "each client's own", "each client's own training data",
+    "accuracy after the transfer minus before it, mean over clients and seeds",
+    "Below 0, learning from others forgets what a client knew about its own data.", "points",
+)  # fmt: skip
+
+CURVES: Sequence[Measure] = (
+    ACCURACY, WORST, SERVER, GAIN, FORGOTTEN_GLOBAL, FORGOTTEN_OWN, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL,
+)  # fmt: skip
+
+UPLOADED = Measure(
+    "up_bytes", "uploaded", "-", "payload of all messages to the server", "per client, mean over clients and seeds",
+    "What a client sends in the whole run, without the frame around messages.", "number",
+)  # fmt: skip
+DOWNLOADED = Measure(
+    "down_bytes", "downloaded", "-", "payload of all messages to the clients",
+    "per client, mean over clients and seeds", "What a client receives in the whole run.", "number",
+)  # fmt: skip
+TIME = Measure(
+    "seconds", "time", "-", "the whole run, evaluations included", "wall-clock, mean over seeds",
+    "How long the simulation took on its machine; runs that were played side by side slowed each other down.",
+    "number",
+)  # fmt: skip
+
+ALL: Sequence[Measure] = (*CURVES, SPREAD, UPLOADED, DOWNLOADED, TIME)
+
+
+def derive(record: Record) -> None:
+    """Adds the differences between phases to the rows at the end of each round."""
+    after_local = {row["iteration"]: row for row in record.phase("after_local")}
+    for row in record.phase("after_global"):
+        local = after_local.get(row["iteration"])
+        if local is not None and not row["final"] and row["up_bytes"]:  # without messages there is no transfer
+            row[GAIN.key] = row["test_accuracy"] - local["test_accuracy"]
+        _subtract(row, FORGOTTEN_GLOBAL.key, "global_after_local", "global_before_local")
+        _subtract(row, FORGOTTEN_OWN.key, "own_after_transfer", "own_before_transfer")
+
+
+def _subtract(row: Row, key: str, after: str, before: str) -> None:
+    if after in row and before in row:
+        row[key] = row[after] - row[before]

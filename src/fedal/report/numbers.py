@@ -1,0 +1,56 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+NONE = "–"
+NAN = "NaN"
+
+
+def share(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}f}" if math.isfinite(value) else NAN
+
+
+def with_spread(value: float, spread: float, seeds: int) -> str:
+    return f"{value:.4f} ± {spread:.4f}" if math.isfinite(value) and seeds > 1 else share(value)
+
+
+def signed(value: float, digits: int = 4) -> str:
+    """With a true minus sign: `+0.0123`, `−0.0045`."""
+    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def short(value: float) -> str:
+    """Three significant digits."""
+    return f"{value:.3g}" if math.isfinite(value) else NAN
+
+
+def count(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else NAN
+
+
+def size(value: float) -> str:
+    """Bytes in decimal units, as network people count them."""
+    if not math.isfinite(value):
+        return NAN
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return NAN
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = seconds / 60
+    return f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def p_value(value: float | None, equals: str = "") -> str:
+    """`0.042`, or `< 0.001`; `equals` goes before a number that is given exactly."""
+    if value is None:
+        return NONE
+    return "< 0.001" if value < 0.001 else f"{equals}{value:.3f}"

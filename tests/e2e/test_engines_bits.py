@@ -1,0 +1,127 @@
+"""What may not change a bit of a result: workers, a second try, other clients, being played in two parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedal
+from commands import fedal as command
+from e2e.lives import outcome
+from fedal.config import Config
+from fedal.engine.threads import thread_workers
+from fedal.experiments.assemble import assemble
+from fedal.experiments.world import prepare_world
+from fedal.learners.torch_learner import TorchLearner
+
+SETTINGS: dict[str, Any] = dict(
+    method="fedal",
+    clients=4,
+    models=["mlp-small", "cnn-small", "cnn-small-bn"],
+    iterations=12,
+    tau=2,
+    batch_size=16,
+    eval_every=4,
+    eval_samples=60,
+    seed=1,
+    workers=1,
+)
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    def play(**changes: Any) -> Path:
+        return fedal.run(Config(**{**SETTINGS, **changes}), tmp_path_factory.mktemp("bits") / "run").path
+
+    return play
+
+
+@pytest.fixture(scope="module")
+def reference(play: Callable[..., Path]) -> Path:
+    return play()
+
+
+def test_the_outcome_compared_here_holds_models_and_records(reference: Path) -> None:
+    found = outcome(reference)
+    assert {f"client-0{n}.safetensors" for n in range(4)} | {"metrics.jsonl", "clients.jsonl"} == set(found)
+    assert len(found["metrics.jsonl"]) == 2 * 3 + 1
+    assert len(found["clients.jsonl"]) == 4 * (2 * 3 + 1)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_number_of_workers_changes_no_bit(play: Callable[..., Path], reference: Path, workers: int) -> None:
+    assert outcome(play(workers=workers)) == outcome(reference)
+
+
+def test_the_same_seed_gives_the_same_bits(play: Callable[..., Path], reference: Path) -> None:
+    assert outcome(play()) == outcome(reference)
+
+
+def test_global_random_state_does_not_matter_and_is_left_alone(play: Callable[..., Path], reference: Path) -> None:
+    torch.manual_seed(1234)
+    before = torch.get_rng_state()
+    again = play()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert outcome(again) == outcome(reference)
+
+
+def test_another_seed_gives_other_bits_everywhere(play: Callable[..., Path], reference: Path) -> None:
+    other, first = outcome(play(seed=2)), outcome(reference)
+    assert all(other[name] != first[name] for name in first)
+    with np.load(reference / "partition.npz") as saved:
+        again = prepare_world(Config(**SETTINGS, public_size=300))
+        assert np.array_equal(saved["client/client-00"], again.clients["client-00"])
+        assert not np.array_equal(saved["public"], prepare_world(Config(**{**SETTINGS, "seed": 2})).public)
+
+
+def test_adding_a_client_changes_neither_models_nor_first_weights_nor_public_batches_of_the_others() -> None:
+    worlds = []
+    for clients in (4, 5):
+        config = Config(**{**SETTINGS, "clients": clients, "models": "auto", "seed": 3})
+        with thread_workers(1) as workers:
+            worlds.append((config, assemble(config, prepare_world(config), workers)))
+    (_, four), (_, five) = worlds
+    assert set(five.model_names) - set(four.model_names) == {"client-04"}
+    assert len(set(five.model_names.values())) > 1, "a draw in which all have the same model would show nothing"
+    for name, model in four.model_names.items():
+        assert five.model_names[name] == model
+        one, other = four.learners[name], five.learners[name]
+        assert isinstance(one, TorchLearner) and isinstance(other, TorchLearner)
+        theirs = other.weights()
+        assert all(torch.equal(value, theirs[key]) for key, value in one.weights().items())
+    for t, i in [(0, 0), (7, 1), (100, 0)]:
+        batches = [each.federation.clients["client-00"].public.batch(t, i) for each in (four, five)]
+        assert torch.equal(*batches)
+
+
+@pytest.fixture(scope="module")
+def played_in_two_parts(play: Callable[..., Path]) -> Path:
+    path = play(iterations=6)
+    assert command("resume", path, "--iterations", 12, "--quiet").code == 0
+    return path
+
+
+def test_a_finished_run_extended_equals_the_long_run_played_at_once(played_in_two_parts: Path, reference: Path) -> None:
+    assert outcome(played_in_two_parts) == outcome(reference)
+    assert fedal.load_run(played_in_two_parts).config.iterations == 12
+
+
+def test_resuming_a_finished_run_says_so_and_changes_nothing(played_in_two_parts: Path) -> None:
+    files = {path: path.read_bytes() for path in played_in_two_parts.rglob("*") if path.is_file()}
+    for words in (["resume", played_in_two_parts], ["resume", played_in_two_parts, "--iterations", 12]):
+        answer = command(*words)
+        assert answer.code == 0
+        assert "already complete" in answer.out + answer.err
+    assert files == {path: path.read_bytes() for path in played_in_two_parts.rglob("*") if path.is_file()}
+
+
+def test_a_run_can_only_grow(played_in_two_parts: Path) -> None:
+    answer = command("resume", played_in_two_parts, "--iterations", 8)
+    assert answer.code == 2
+    assert answer.err.startswith("error: iterations = 8:") and "can only grow" in answer.err
+    assert fedal.load_run(played_in_two_parts).is_complete

@@ -1,0 +1,68 @@
+"""Run folders written by hand, sound ones and others: no training is needed to read one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+CLIENTS = ("anna", "ben", "cleo")
+
+
+def write_run(
+    path: Path,
+    method: str = "fedmd",
+    seed: int = 0,
+    *,
+    accuracies: Sequence[float] = (0.3, 0.5, 0.6),
+    complete: bool = True,
+    clients: Sequence[str] = CLIENTS,
+    config: dict[str, Any] | None = None,
+    environment: dict[str, Any] | None = None,
+    extra: dict[str, float] | None = None,
+) -> Path:
+    """A run with an evaluation every 10 iterations, before and after the transfer; the last is also the final one."""
+    path.mkdir(parents=True)
+    settings = {"method": method, "dataset": "digits", "alpha": 1.0, "iterations": 10 * len(accuracies), "seed": seed}
+    (path / "config.toml").write_text(tomli_w.dumps(settings | {"options": {"tau": 5}} | (config or {})))
+    known = {"torch": "2.13.0", "clients": dict.fromkeys(clients, "mlp-small"), "data": "digits: official files"}
+    (path / "environment.json").write_text(json.dumps(known | (environment or {})))
+    counts = np.arange(len(clients) * 2).reshape(len(clients), 2) + seed
+    arrays = {f"client/{name}": np.arange(3) for name in clients}
+    np.savez_compressed(path / "partition.npz", class_counts=counts, **arrays)
+    rows, client_rows = [], []
+    for index, accuracy in enumerate(accuracies):
+        where = {"round": 2 * index + 2, "iteration": 10 * (index + 1)}
+        last = complete and index == len(accuracies) - 1
+        for phase, value, final in [("after_local", accuracy - 0.1, False), ("after_global", accuracy, False)] + [
+            ("after_global", accuracy, True)
+        ] * last:
+            row = {
+                **where, "phase": phase, "test_accuracy": value, "test_accuracy_std": 0.01,
+                "test_accuracy_min": value - 0.05, "final": final, "up_bytes": 3000 * (index + 1),
+                "down_bytes": 6000 * (index + 1), "seconds": 1.5 * (index + 1), **(extra or {}),
+            }  # fmt: skip
+            rows.append(row)
+            client_rows += [
+                {**where, "phase": phase, "client": name, "model": "mlp-small", "private_samples": 40,
+                 "test_accuracy": value + 0.05 * (n - 1), "final": final, "up_bytes": 1000, "down_bytes": 2000}
+                for n, name in enumerate(clients)
+            ]  # fmt: skip
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "clients.jsonl").write_text("".join(json.dumps(row) + "\n" for row in client_rows))
+    return path
+
+
+def write_comparison(path: Path) -> Path:
+    """Two methods, three seeds."""
+    for seed in range(3):
+        write_run(path / "fedmd" / f"seed-{seed}", "fedmd", seed, accuracies=(0.3, 0.5, 0.6 + seed / 100))
+        observed = {"discriminator_accuracy": 0.34, "adversarial_grad_norm": 0.003, "disagreement": 0.1}
+        write_run(
+            path / "fedal" / f"seed-{seed}", "fedal", seed, accuracies=(0.4, 0.6, 0.7 + seed**2 / 100), extra=observed
+        )
+    return path

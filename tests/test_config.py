@@ -1,0 +1,191 @@
+"""Settings: what is refused and in which words, what wins over what, and that nothing is lost on the way to a file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedal import methods
+from fedal.config import Config, load_config, merge_settings, parse_assignments
+from fedal.errors import ConfigError
+
+
+def problems(**values: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        Config(**values)
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"method": "fedall"}, 'method: there is no method "fedall". Did you mean "fedal"?'),
+        ({"method": 5}, "method = 5: expected a name. `fedal methods` lists them."),
+        ({"dataset": "digit"}, 'dataset: there is no data set "digit". Did you mean "digits"?'),
+        ({"partition": "dirichlet_client"}, 'partition: there is no partition "dirichlet_client". '),
+        ({"lrr": 1}, "lrr: no such setting, and no option of fedal. Did you mean lr?"),
+        ({"learning_rate": 1}, "learning_rate: no such setting, and no option of fedal. Did you mean lr?"),
+        ({"temperatur": 1}, "temperatur: no such setting, and no option of fedal. Did you mean temperature?"),
+        ({"options": {"tao": 1}}, "options.tao: no such setting, and no option of fedal. Did you mean options.tau?"),
+        ({"options": 5}, "options = 5: expected a table of method options, such as tau = 3."),
+        ({"alpha": 0}, "alpha = 0: input should be greater than 0."),
+        ({"alpha": -1.5}, "alpha = -1.5: input should be greater than 0."),
+        ({"alpha": math.nan}, "alpha = nan: input should be a finite number."),
+        ({"alpha": [1], "preset": "paper"}, "alpha = [1]: input should be a valid number."),
+        ({"tau": 0}, "tau = 0: input should be greater than or equal to 1."),
+        ({"tau": 1.5}, "tau = 1.5: input should be a valid integer, got a number with a fractional part."),
+        ({"lr": math.nan}, "lr = nan: input should be a finite number."),
+        ({"lr": math.inf}, "lr = inf: input should be a finite number."),
+        ({"lr": 0}, "lr = 0: input should be greater than 0."),
+        ({"temperature": 0}, "temperature = 0: input should be greater than 0."),
+        ({"iterations": 0}, "iterations = 0: input should be greater than or equal to 1."),
+        ({"iterations": 10, "rounds": 5}, "iterations = 10 and rounds = 5: give one of them; "),
+        ({"batch_size": 1}, "batch_size = 1: input should be greater than or equal to 2."),
+        ({"seed": -1}, "seed = -1: input should be greater than or equal to 0."),
+        ({"clients": 0}, "clients = 0: input should be greater than or equal to 1."),
+        ({"clients": 1}, "clients = 1: fedal exchanges outputs between clients and needs at least 2. "),
+        ({"clients": [], "method": "local"}, "clients: the list is empty; expected at least one client."),
+        (
+            {"clients": "many"},
+            "clients = 'many': expected a number of clients or a list of tables with name and model.",
+        ),
+        ({"clients": [{"name": "a"}, {"name": "a"}]}, 'clients: the name "a" is used 2 times; names must differ.'),
+        ({"clients": [{"name": "a", "count": 3}]}, 'clients: the name "a" is used 3 times; names must differ.'),
+        ({"clients": [{"name": "client-01"}, {}]}, 'clients: the name "client-01" is used 2 times; names must differ.'),
+        (
+            {"clients": [{"name": "A/b"}, {}]},
+            "clients.0.name = 'A/b': expected up to 63 lower-case letters, digits and",
+        ),
+        ({"clients": [{"nam": "a"}, {}]}, "clients.0.nam: no such setting. Did you mean name?"),
+        ({"models": 3}, "models = 3: expected auto, same, a name of `fedal models`, or a list of names."),
+        ({"checkpoint_every": 0}, "checkpoint_every = 0: expected at least 1 round, or auto."),
+        ({"checkpoint_every": "often"}, "checkpoint_every = 'often': expected a number of rounds, or auto."),
+        ({"require": "trust"}, "require = 'trust': input should be 'black-box' or 'outputs-only'."),
+        ({"preset": "papers"}, "preset = 'papers': input should be 'paper'."),
+        ({"engine": "clouds"}, "engine = 'clouds': input should be "),
+    ],
+    ids=lambda value: repr(value)[:50] if isinstance(value, dict) else "",
+)
+def test_a_mistake_is_one_line_that_says_what_where_and_what_instead(values: dict[str, Any], expected: str) -> None:
+    found = problems(**values)
+    assert len(found) == 1, found
+    assert found[0].startswith(expected)
+
+
+def test_all_mistakes_are_reported_together() -> None:
+    found = problems(
+        method="fedmd", dataset="minst", partition="iidd", alpha=0, lr=math.nan, tau=0, rho=1, clients=[{"name": "A"}]
+    )
+    starts = ["dataset:", "partition:", "rho:", "tau = 0", "clients.0.name", "alpha = 0", "lr = nan"]
+    assert sorted(line.split()[0] for line in found) == sorted(start.split()[0] for start in starts)
+    unknown_method = problems(method="fedall", dataset="minst", alpha=0)
+    assert [line.split()[0] for line in unknown_method] == ["dataset:", "method:", "alpha"]
+
+
+def test_an_unknown_key_with_no_near_name_lists_what_there_is() -> None:
+    (line,) = problems(xyzzy=1)
+    assert "eval_every" in line and "temperature" in line
+
+
+def test_a_method_without_exchange_takes_one_client() -> None:
+    assert Config(method="local", clients=1).client_names == ("client-00",)
+
+
+def test_names_are_given_to_clients_that_have_none() -> None:
+    config = Config(clients=[{"name": "north", "model": "mlp-small"}, {"count": 2}, {"name": "south"}])
+    assert config.client_names == ("north", "client-01", "client-02", "south")
+    assert [table.model for table in config.client_tables] == ["mlp-small", None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "rounds"), [({"iterations": 10}, 2), ({"iterations": 11}, 3), ({"rounds": 7}, 7), ({}, 80)]
+)
+def test_the_length_is_rounded_up_to_whole_rounds(values: dict[str, Any], rounds: int) -> None:
+    assert Config(tau=5, **values).total_rounds == rounds
+
+
+def test_the_paper_preset_fills_what_is_not_given_and_nothing_else() -> None:
+    plain = Config(method="fedal", dataset="svhn", preset="paper")
+    assert (plain.client_names[-1], plain.public_size, plain.iterations) == ("client-19", 1000, 7000)
+    given = Config(method="fedal", dataset="svhn", preset="paper", clients=3, lr=0.5, rounds=2, tau=7)
+    assert (len(given.client_names), given.lr, given.total_rounds, given.tau) == (3, 0.5, 2, 7)
+    assert Config(method="fedmd", dataset="mnist", preset="paper").tau == 1
+
+
+def test_a_config_survives_its_way_through_a_file(tmp_path: Path) -> None:
+    config = Config(
+        method="fedal",
+        clients=[{"name": "north", "model": "mlp-small"}, {"count": 2}],
+        models=["cnn-small", "cnn-small-bn"],
+        lr=1 / 3,
+        discriminator_hidden=(3, 4),
+        rounds=3,
+    )
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml())
+    assert load_config(path, {}) == config
+
+
+def test_the_command_line_wins_over_the_file_and_a_length_replaces_both_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('method = "fedmd"\niterations = 70\nlr = 0.5\n[options]\ntau = 7\n')
+    assert load_config(path, {}).total_rounds == 10
+    config = load_config(path, {"rounds": 4, "tau": 2, "seed": None})
+    assert (config.total_rounds, config.iterations, config.tau, config.lr) == (4, None, 2, 0.5)
+    assert merge_settings({"rounds": 3, "lr": 1}, {"iterations": 5}) == {"iterations": 5, "lr": 1}
+
+
+def test_a_mistake_in_a_file_names_the_file_and_one_on_the_command_line_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('method = "fedal"\nlearning_rate = 0.1\nalpha = -1\n[options]\ntau = 0\n')
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, {"batch_size": 1})
+    assert str(caught.value).splitlines() == [
+        f"{path}, learning_rate: no such setting, and no option of fedal. Did you mean lr?",
+        f"{path}, tau = 0: input should be greater than or equal to 1.",
+        f"{path}, alpha = -1: input should be greater than 0.",
+        "batch_size = 1: input should be greater than or equal to 2.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("true", True),
+        ("[1, 2]", [1, 2]),
+        ('"3"', "3"),
+        ("adam", "adam"),
+        ("a.b:c", "a.b:c"),
+        ("", ""),
+        ("x=y", "x=y"),
+    ],
+)
+def test_values_of_set_are_toml_where_they_parse_and_else_words(text: str, value: object) -> None:
+    assert parse_assignments([f"key={text}"]) == {"key": value}
+    assert parse_assignments([f"options.key={text}"]) == {"key": value}
+
+
+@pytest.mark.parametrize("word", ["lr", "=3", ""])
+def test_an_assignment_without_key_or_value_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match="expected key=value"):
+        parse_assignments([word])
+
+
+def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked_again() -> None:
+    config = Config(tau=2)
+    with pytest.raises(ValueError, match="frozen"):
+        config.lr = 2.0  # type: ignore[misc]
+    assert config.with_(lr=0.5).lr == 0.5
+    with pytest.raises(ConfigError, match="alpha"):
+        config.with_(alpha=0)
+
+
+def test_no_option_of_a_method_has_the_name_of_a_setting() -> None:
+    """A flat `--set name=...` would reach the setting and never the option."""
+    options = [(name, option) for name in methods.MODULES for option in methods.get(name).options.model_fields]
+    assert not [(name, option) for name, option in options if option in Config.model_fields]
