@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 def run_example(name: str, folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(EXAMPLES / name)], cwd=folder, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr, done.stderr

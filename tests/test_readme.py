@@ -1,4 +1,4 @@
-"""The README is executed: every command and every piece of Python in it, in order, in a folder that looks like a clone."""
+"""The README is executed: every command and every piece of Python in it, in order, in something like a clone."""
 
 import os
 import re
@@ -21,9 +21,7 @@ NOT_EXECUTED = {
     "python3.11 -m venv": "installs",
     ". .venv/bin/activate": "belongs to the installation",
     "pip install": "installs, from the network",
-    "make demo": "takes a minute; tests/e2e covers what it does at a smaller size",
-    "fedal data fetch": "needs the network",
-    "fedal compare --config configs/mnist-paper.toml": "needs MNIST and many minutes",
+    "make demo": "installs, and takes a minute; a smaller `fedal compare` is executed",
 }
 
 
@@ -62,11 +60,12 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def execute(arguments: list[str], folder: Path, line: int) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
-        arguments, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=120, check=False
+        arguments, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, f"README.md, line {line}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.timeout(900)  # under 90 s on two free cores
 def test_everything_in_the_readme_works_in_order(clone: Path) -> None:
     """One test: later blocks read what earlier ones wrote."""
     executed = 0

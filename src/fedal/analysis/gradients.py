@@ -1,0 +1,79 @@
+"""Gradients in a model's parameters: their size, and how far mini-batches stray from the whole (the sigmas).
+
+Everything is measured in evaluation mode. There a loss is a mean over samples, so the gradients of mini-batches average
+to the gradient of the whole, as Assumption (Unbiased gradients) asks; in training mode BatchNorm couples the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedal.seeding import BatchStream
+
+MOST_BATCHES = 16
+CHUNK = 128
+
+Terms = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
+"""(logits, which samples) -> for each loss its gradient in these logits, of the mean over these samples."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of one loss: over all samples as one flat vector, and the mean squared deviation of mini-batches."""
+
+    whole: Tensor
+    variance: float = 0.0
+
+    @property
+    def norm_sq(self) -> float:
+        return float(self.whole.square().sum())
+
+
+def gradients(module: nn.Module, x: Tensor, terms: Terms, stream: BatchStream | None = None) -> dict[str, Gradient]:
+    """The gradient of each loss over all of x; with a stream also E ||g_B - g||^2 over up to an epoch of its batches.
+
+    With fewer samples than a batch holds, the whole is the batch that training sees, in which samples repeat.
+    """
+    everything = torch.arange(len(x)) if stream is None else torch.arange(max(len(x), stream.batch_size)) % len(x)
+    whole: dict[str, Tensor] = {}
+    for part in torch.split(everything, CHUNK):
+        for name, vector in _of_batch(module, x, terms, part).items():
+            share = len(part) / len(everything) * vector
+            whole[name] = whole[name] + share if name in whole else share
+    if stream is None:
+        return {name: Gradient(vector) for name, vector in whole.items()}
+    strayed = dict.fromkeys(whole, 0.0)
+    batches = min(MOST_BATCHES, len(everything) // stream.batch_size)
+    for step in range(batches):
+        part = torch.from_numpy(stream.indices(step))
+        for name, vector in _of_batch(module, x, terms, part).items():
+            strayed[name] += float((vector - whole[name]).square().sum()) / batches
+    return {name: Gradient(vector, strayed[name]) for name, vector in whole.items()}
+
+
+def _of_batch(module: nn.Module, x: Tensor, terms: Terms, part: Tensor) -> dict[str, Tensor]:
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    with _evaluating(module), torch.enable_grad():
+        logits = module(x[part])
+    found = {}
+    for name, d_logits in terms(logits.detach(), part).items():
+        pieces = torch.autograd.grad(
+            logits, parameters, d_logits, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        found[name] = torch.cat([piece.flatten() for piece in pieces])
+    return found
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)

@@ -1,0 +1,38 @@
+"""How far apart the clients' answers on the public set are: zeta_n, and the same in everyday units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from fedal.learners.base import Learner
+from fedal.metrics import EVALUATION_BATCH, divergences
+
+
+def answers(learners: Iterable[Learner], x: Tensor) -> Tensor:
+    """The logits of every client on the same samples, in evaluation mode.  -> (N, M, K)"""
+    return torch.stack(
+        [torch.cat([learner.predict(part) for part in torch.split(x, EVALUATION_BATCH)]) for learner in learners]
+    )
+
+
+def zeta(outputs: Tensor) -> Tensor:
+    """zeta_n = mean over the samples of KL(p_n || mean probability) in nats, Eq. (assum).  (N, M, K) -> (N,)"""
+    return divergences(outputs).mean(-1).clamp(min=0)  # rounding may leave -1e-9
+
+
+def distances(outputs: Tensor) -> Tensor:
+    """The share of probability that two clients place differently, mean over the samples.  (N, M, K) -> (N, N)
+
+    This is the total variation distance, half of the 1-norm: 0 when they always agree, 1 when they never overlap.
+    """
+    p = torch.softmax(outputs, -1)
+    return torch.stack([(p - mine).abs().sum(-1).mean(-1) / 2 for mine in p])
+
+
+def agreement(outputs: Tensor) -> float:
+    """The share of samples on which all clients name the same class."""
+    named = outputs.argmax(-1)
+    return float((named == named[0]).all(0).double().mean())

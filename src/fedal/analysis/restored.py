@@ -1,0 +1,57 @@
+"""A finished or interrupted run, put together again in memory as its last checkpoint has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedal.analysis.instruments import INSTRUMENTS, Panel
+from fedal.analysis.site import Site
+from fedal.checkpoint import load_newest
+from fedal.data.dataset import Dataset
+from fedal.engine.threads import thread_workers
+from fedal.errors import ConfigError
+from fedal.experiments.assemble import OwnModels, assemble
+from fedal.experiments.world import restore_world
+from fedal.runs import Run
+
+
+@dataclass(frozen=True)
+class Restored:
+    run: Run
+    rounds: int  # that have been played
+    site: Site
+    panel: Panel  # all instruments, for rounds that are played on from here
+
+
+@contextmanager
+def restored(
+    run: Run,
+    *,
+    data: Dataset | None = None,
+    public: NDArray[np.float32] | None = None,
+    models: OwnModels | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Iterator[Restored]:
+    """The run at its newest sound checkpoint. Nothing that is done with it reaches the folder."""
+    found = load_newest(run.folder.checkpoints, warn) if run.folder.checkpoints.is_dir() else None
+    if found is None:
+        raise ConfigError(f"{run.path} has no checkpoint yet. Play it first: `fedal resume {run.path}`.")
+    rounds, state = found
+    world = restore_world(run.config, run.folder.partition, data, public)
+    with thread_workers(run.config.workers) as workers:
+        assembly = assemble(
+            run.config, world, workers, own_models=models, phase_done=lambda client, phase: panel.trained(client)
+        )
+        federation = assembly.federation
+        federation.server.load_state_dict(state["server"])
+        for client, logic in federation.clients.items():
+            logic.learner.load_state_dict(state["clients"][client]["learner"])
+            logic.load_state_dict(state["clients"][client]["method"])
+        site = Site(run.config, world, assembly, workers)
+        panel = Panel(tuple(INSTRUMENTS), site)
+        yield Restored(run, rounds, site, panel)

@@ -1,0 +1,201 @@
+"""`fedal analyse`: all theory instruments on one run folder, as one JSON document, a table and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedal.analysis.bounds import Bound, ClientTerms, fedal_bound, fedmd_bound
+from fedal.analysis.convergence import Convergence, convergence
+from fedal.analysis.domains import proxy_a_distance
+from fedal.analysis.equilibrium import Equilibrium, check_equilibrium
+from fedal.analysis.instruments import mean_over_clients
+from fedal.analysis.outputs import answers, distances, zeta
+from fedal.analysis.restored import Restored, restored
+from fedal.analysis.risks import risk, train_reference
+from fedal.analysis.site import Columns, Site
+from fedal.data.dataset import Dataset
+from fedal.experiments.assemble import OwnModels
+from fedal.runs import Run, write_json
+
+REFERENCE_STEPS = 500
+SIGMAS = ("l", "k", "u", "rl", "rg", "n")
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was measured on one run. `round` says after how many rounds; `notes` what could not be measured and why."""
+
+    run: Run
+    rounds: int
+    clients: tuple[str, ...]
+    terms: dict[str, ClientTerms]
+    global_loss: float  # mean over clients of the cross-entropy on the global test set
+    bounds: dict[str, Bound]
+    equilibrium: Equilibrium
+    distances: list[list[float]]  # between the outputs of two clients
+    further_round: Columns  # one more round with all instruments on
+    convergence: Convergence
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        return self.run.path / "analysis"
+
+    @property
+    def variances(self) -> dict[str, dict[str, float]]:
+        """sigma -> client -> sigma^2, for the terms that the method has."""
+        columns = {name: f"variance_{name}" for name in SIGMAS}
+        found = {
+            name: {client: row[column] for client, row in self.further_round.items() if column in row}
+            for name, column in columns.items()
+        }
+        return {name: values for name, values in found.items() if values}
+
+    @property
+    def forgetting(self) -> dict[str, float]:
+        """Mean accuracies around the two stages of the further round."""
+        row = mean_over_clients(self.further_round)
+        return {name: row[name] for name in row if name.startswith(("global_", "own_"))}
+
+    def rows(self, phase: str = "after_global") -> list[dict[str, Any]]:
+        return [row for row in self.run.metrics if row["phase"] == phase and not row["final"]]
+
+    def as_json(self) -> dict[str, Any]:
+        config = self.run.config
+        document = {
+            "method": config.method,
+            "dataset": config.dataset,
+            "clients": len(self.clients),
+            "rounds": self.rounds,
+            "iterations": self.rounds * config.tau,
+            "complete": self.run.is_complete,
+            "zeta": {
+                "final": {client: terms.zeta for client, terms in self.terms.items()},
+                "uploads": [[row["iteration"], row["disagreement"]] for row in self.rows() if "disagreement" in row],
+            },
+            "bound": {
+                "global_loss": self.global_loss,
+                **{name: {**asdict(bound), "total": bound.total} for name, bound in self.bounds.items()},
+                "clients": {client: asdict(terms) for client, terms in self.terms.items()},
+            },
+            "gradient_variances": self.variances,
+            "convergence": asdict(self.convergence),
+            "equilibrium": {
+                **asdict(self.equilibrium),
+                "outputs_coincide": self.equilibrium.outputs_coincide,
+                "discriminator_at_chance": self.equilibrium.discriminator_at_chance,
+                "verdict": self.equilibrium.verdict,
+            },
+            "forgetting": self.forgetting,
+            "notes": self.notes,
+        }
+        return {name: _finite(value) for name, value in document.items()}
+
+    def write(self) -> Path:
+        self.folder.mkdir(exist_ok=True)
+        path = self.folder / "analysis.json"
+        write_json(path, self.as_json())
+        return path
+
+
+def analyse(
+    run: Run,
+    *,
+    reference_steps: int = REFERENCE_STEPS,
+    data: Dataset | None = None,
+    public: NDArray[np.float32] | None = None,
+    models: OwnModels | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Study:
+    """Measures a run at its newest checkpoint. With `reference_steps` 0 lambda_n is not estimated."""
+    with restored(run, data=data, public=public, models=models, warn=warn) as found:
+        site, notes = found.site, _notes(found)
+        outputs = answers(site.assembly.learners.values(), site.public)
+        terms = _client_terms(site, outputs, reference_steps, notes)
+        smallest = min(len(indices) for indices in site.world.clients.values())
+        each = list(terms.values())
+        equilibrium = check_equilibrium(outputs, site.discriminator, site.clients, run.config.seed)
+        global_loss = fmean(site.workers.map(lambda client: _global_loss(site, client), site.clients))
+        found.panel.begins()
+        site.assembly.federation.play_round(found.rounds)
+        further = found.panel.ends()
+        return Study(
+            run=run,
+            rounds=found.rounds,
+            clients=tuple(site.clients),
+            terms=terms,
+            global_loss=global_loss,
+            bounds={"FedAL": fedal_bound(each, smallest), "FedMD": fedmd_bound(each, smallest)},
+            equilibrium=equilibrium,
+            distances=distances(outputs).tolist(),
+            further_round=further,
+            convergence=convergence(run, {"round": found.rounds + 1, **mean_over_clients(further)}),
+            notes=notes,
+        )
+
+
+def _notes(found: Restored) -> list[str]:
+    run, notes = found.run, []
+    if not run.is_complete:
+        notes.append(f"the run is not complete: measured after round {found.rounds} of {run.config.total_rounds}")
+    if not {"zeta", "gradients"} <= set(run.config.instruments):
+        notes.append(
+            "no curves of zeta_n per client and of gradient norms: they are measured along a run with "
+            "--set instruments=forgetting,zeta,gradients"
+        )
+    return notes
+
+
+def _client_terms(site: Site, outputs: torch.Tensor, reference_steps: int, notes: list[str]) -> dict[str, ClientTerms]:
+    data, seed = site.world.dataset, site.config.seed
+    zetas = dict(zip(site.clients, zeta(outputs).tolist(), strict=True))
+    joint = _joint_losses(site, reference_steps, notes)
+    terms = {}
+    for client in site.clients:
+        own = data.train_x[site.world.clients[client]]
+        terms[client] = ClientTerms(
+            risk=risk(site.assembly.learners[client], *site.private[client]),
+            zeta=zetas[client],
+            public_distance=proxy_a_distance(site.world.public_x, own, seed),
+            global_distance=proxy_a_distance(data.test_x, own, seed),
+            joint_loss=joint.get(client),
+        )
+    return terms
+
+
+def _joint_losses(site: Site, steps: int, notes: list[str]) -> dict[str, float]:
+    """lambda_n = loss of f* on D_n + its loss on P, where the labels of P are known to us."""
+    if site.public_labels is None:
+        notes.append("lambda_n is left out: the public inputs came without labels")
+        return {}
+    if steps == 0:
+        notes.append("lambda_n is left out: it was not asked for")
+        return {}
+    reference = train_reference(site.config, site.world, steps)
+    on_public = risk(reference, site.public, site.public_labels)
+    return {client: risk(reference, *own) + on_public for client, own in site.private.items()}
+
+
+def _global_loss(site: Site, client: str) -> float:
+    """Cross-entropy on the whole test set."""
+    data = site.world.dataset
+    x = torch.as_tensor(data.test_x).to(site.public)
+    return risk(site.assembly.learners[client], x, torch.as_tensor(data.test_y))
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no nan and no infinity: null."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
