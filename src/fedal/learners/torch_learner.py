@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedal.errors import NotApplicableError
 from fedal.learners.base import Mode, State
 from fedal.learners.dropout import MaskClock, seed_dropout
+from fedal.learners.fused_adam import FusedAdam
 from fedal.seeding import philox_key
 
 
@@ -75,7 +76,7 @@ class TorchLearner:
                 raise ValueError("learn(dfeatures=...) needs a pending pass of logits_and_features()")
             roots.append(self._pending_features)
             gradients.append(dfeatures)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         torch.autograd.backward(roots, gradients)
         if self.settings.clip:
             nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
@@ -156,10 +157,12 @@ class TorchLearner:
 
     # inside
 
-    def _new_optimizer(self) -> torch.optim.Optimizer:
+    def _new_optimizer(self) -> torch.optim.Optimizer | FusedAdam:
         s = self.settings
+        if s.optimizer == "adam" and s.fused:
+            return FusedAdam(self._parameters, s.lr, s.weight_decay)
         if s.optimizer == "adam":
-            return torch.optim.Adam(self._parameters, lr=s.lr, weight_decay=s.weight_decay, fused=s.fused)
+            return torch.optim.Adam(self._parameters, lr=s.lr, weight_decay=s.weight_decay)
         return torch.optim.SGD(
             self._parameters, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay, fused=s.fused
         )

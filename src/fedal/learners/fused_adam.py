@@ -1,0 +1,56 @@
+"""Adam through torch's fused kernel, without the machinery around `torch.optim.Adam`.
+
+The same kernel and the same bits (a test compares them). `torch.optim` imports the compiler when its first optimizer is
+made, which costs every process two seconds, and spends more time in Python than the kernel takes on a small net.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class FusedAdam:
+    """The parts of an optimizer that a learner uses: `state`, `zero_grad`, `step`."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
+        self._parameters, self._lr, self._weight_decay = parameters, lr, weight_decay
+        self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
+
+    def zero_grad(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        active = [(parameter, parameter.grad) for parameter in self._parameters if parameter.grad is not None]
+        if not active:
+            return
+        slots = [self.state.get(parameter) or self._begin(parameter) for parameter, _ in active]
+        steps = [slot["step"] for slot in slots]
+        torch._foreach_add_(steps, 1)
+        torch._fused_adam_(
+            [parameter.data for parameter, _ in active],
+            [gradient for _, gradient in active],
+            [slot["exp_avg"] for slot in slots],
+            [slot["exp_avg_sq"] for slot in slots],
+            [],
+            steps,
+            lr=self._lr,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=self._weight_decay,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _begin(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        self.state[parameter] = {
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+            "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+            "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+        }
+        return self.state[parameter]
