@@ -26,7 +26,7 @@ from fedal.methods.local import LocalClient
 from fedal.seeding import BatchStream
 
 DISTILS = (FedMDClient, FedMDLFClient, FedALClient)
-"""Clients, and those derived from them, whose transfer has the paper's terms; other methods have losses of their own."""
+"""Clients whose transfer has the paper's terms, also derived ones; other methods have losses of their own."""
 
 WHOLE_OBJECTIVE = (LocalClient, *DISTILS)
 """Clients whose loss has no terms but these six: only for them is the gradient of V_n known here."""

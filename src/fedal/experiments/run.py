@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,20 +15,16 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save as save_tensors
 
-from fedal.analysis.instruments import Panel, mean_over_clients
-from fedal.analysis.site import Columns, Site
 from fedal.checkpoint import load_newest, save_checkpoint
 from fedal.config import Config
 from fedal.data.dataset import Dataset
-from fedal.durable import RecordFile, sync_folder, write_atomically
+from fedal.durable import sync_folder, write_atomically
 from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError, FedalError, RunError, Stopped
-from fedal.experiments.assemble import Assembly, OwnModels, assemble
+from fedal.experiments.assemble import OwnModels, assemble
+from fedal.experiments.recorder import Recorder
 from fedal.experiments.world import World, prepare_world, restore_world
 from fedal.learners.torch_learner import TorchLearner
-from fedal.messages import Outputs
-from fedal.methods.base import Uploads, stack_outputs
-from fedal.metrics import accuracy, disagreement, stratified_subset
 from fedal.runs import Run, RunFolder, describe_environment, environment_differences, write_json
 
 FIRST_SAVE_S = 5.0
@@ -148,19 +143,6 @@ def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, mo
         )
 
 
-@dataclass
-class _Observations:
-    """What the record says about the exchanges of one round; filled when the round is recorded or the last."""
-
-    recorded: bool = False
-    wanted: bool = False
-    disagreements: list[torch.Tensor] = field(default_factory=list)
-    after_local: dict[str, float] = field(default_factory=dict)
-
-    def disagreement(self) -> float | None:
-        return float(torch.stack(self.disagreements).mean()) if self.disagreements else None
-
-
 class _Session:
     """One process's work on one run folder."""
 
@@ -175,18 +157,13 @@ class _Session:
         own_data: bool,
     ) -> None:
         self._config, self._folder, self._world = config, folder, world
-        self._workers, self._listener, self._own_data = workers, listener, own_data
-        self._seen = _Observations()
+        self._listener, self._own_data = listener, own_data
         _refuse_missing_device(config.device)
-        self._assembly: Assembly = assemble(
-            config, world, workers, own_models=models, phase_done=self._phase_done, observe=self._observe
-        )
-        self._panel = Panel(config.instruments, Site(config, world, self._assembly, workers))
-        test_y = world.dataset.test_y
-        self._all_tests = torch.arange(len(test_y), device=config.device)
-        self._some_tests = torch.as_tensor(stratified_subset(test_y, config.eval_samples, config.seed))
+        self._recorder = Recorder(config, world, workers, listener.recorded)
+        phase_done, observe = self._recorder.phase_done, self._recorder.observe
+        self._assembly = assemble(config, world, workers, own_models=models, phase_done=phase_done, observe=observe)
+        self._recorder.attach(self._assembly)
         self._seconds_before = 0.0
-        self._disagreement_before: float | None = None  # of the round that the checkpoint was made after
         self._started = self._saved_at = time.monotonic()
         self._save_cost_s = 0.0
 
@@ -235,21 +212,16 @@ class _Session:
             done, state = restored
             lengths = state["record_bytes"]
             self._load(state)
-        self._metrics = RecordFile(self._folder.metrics, lengths["metrics"])
-        self._clients = RecordFile(self._folder.clients, lengths["clients"])
+        self._recorder.open(self._folder, lengths)
         self._folder.checkpoints.mkdir(exist_ok=True)
         sync_folder(self._folder.path)  # new names must last as long as the checkpoint that counts their bytes
         total = config.total_rounds
         self._listener.started(config, self._world, self._assembly.model_names, done, total)
         try:
             for t in range(done, total):
-                recorded = self._is_recorded(t)
-                self._seen = _Observations(recorded, wanted=recorded or t + 1 == total)
-                if recorded:
-                    self._panel.begins()
+                self._recorder.begin(t, last=t + 1 == total)
                 present = federation.play_round(t)
-                if recorded:
-                    self._record(t + 1, present)
+                self._recorder.end(t + 1, present, self._seconds())
                 self._listener.advanced((t + 1) * config.tau, total * config.tau)
                 stop = self._listener.should_stop()
                 if t + 1 == total or stop or self._save_is_due(t + 1):
@@ -259,115 +231,19 @@ class _Session:
                     raise Stopped(f"stopped after iteration {at}. Continue with `fedal resume {self._folder.path}`.")
             self._finish(total)
         finally:
-            self._metrics.close()
-            self._clients.close()
-
-    # evaluation and records
-
-    def _is_recorded(self, t: int) -> bool:
-        """Whether an evaluation falls due in round t: a multiple of eval_every, rounded up to the round's end."""
-        tau, every = self._config.tau, self._config.eval_every
-        return (t + 1) * tau // every > t * tau // every
-
-    def _phase_done(self, client: str, phase: str) -> None:
-        if not self._seen.recorded or phase != "after_local":
-            return
-        if self._config.eval_after_local:
-            self._seen.after_local[client] = self._accuracy(client, self._some_tests)
-        self._panel.trained(client)
-
-    def _observe(self, uploads: Uploads) -> None:
-        if self._seen.wanted and all(isinstance(message, Outputs) for message in uploads.values()):
-            _, outputs = stack_outputs(list(uploads), uploads)
-            self._seen.disagreements.append(disagreement(outputs))
-
-    def _accuracy(self, client: str, indices: torch.Tensor) -> float:
-        assembly = self._assembly
-        try:
-            return accuracy(assembly.learners[client], assembly.test_samples, assembly.test_labels, indices)
-        except FedalError as error:
-            raise type(error)(f'client "{client}": {error}') from None
-
-    def _accuracies(self, indices: torch.Tensor) -> dict[str, float]:
-        names = list(self._assembly.learners)
-        return dict(zip(names, self._workers.map(lambda name: self._accuracy(name, indices), names), strict=True))
-
-    def _record(self, rounds: int, present: list[str], *, final: bool = False) -> None:
-        seen, server = self._seen, self._assembly.federation.server
-        extra = {name: float(value) for name, value in server.observed.items()}
-        zeta = seen.disagreement() if seen.disagreements else self._disagreement_before
-        if zeta is not None:
-            extra["disagreement"] = zeta
-        indices = self._all_tests if final else self._some_tests
-        if server.learner is not None:
-            tests = self._assembly.test_samples, self._assembly.test_labels
-            extra["server_test_accuracy"] = accuracy(server.learner, *tests, indices)
-        if seen.after_local and not final:
-            # Threads filled it as they came: in roster order, rows and sums do not depend on that.
-            in_order = {name: seen.after_local[name] for name in self._assembly.learners if name in seen.after_local}
-            self._write(rounds, "after_local", in_order, len(self._some_tests), final, extra, present)
-        measured = {} if final else self._panel.ends()
-        extra |= mean_over_clients(measured)
-        self._write(rounds, "after_global", self._accuracies(indices), len(indices), final, extra, present, measured)
-
-    def _write(
-        self,
-        rounds: int,
-        phase: str,
-        accuracies: Mapping[str, float],
-        n_samples: int,
-        final: bool,
-        extra: Mapping[str, float],
-        present: list[str],
-        measured: Columns | None = None,
-    ) -> None:
-        wire = self._assembly.federation.wire
-        values = np.array(list(accuracies.values()))
-        where = {"round": rounds, "iteration": rounds * self._config.tau, "phase": phase}
-        row = {
-            **where,
-            "test_accuracy": float(values.mean()),
-            "test_accuracy_std": float(values.std()),
-            "test_accuracy_min": float(values.min()),
-            "test_samples": n_samples,
-            "final": final,
-            "up_bytes": wire.up_bytes.total(),
-            "down_bytes": wire.down_bytes.total(),
-            "participants": len(present),
-            **extra,
-            "seconds": round(self._seconds(), 3),
-        }
-        self._metrics.append(row)
-        for client, value in accuracies.items():
-            self._clients.append(
-                {
-                    **where,
-                    "client": client,
-                    "model": self._assembly.model_names[client],
-                    "private_samples": len(self._world.clients[client]),
-                    "test_accuracy": value,
-                    "test_samples": n_samples,
-                    "final": final,
-                    "participated": client in present,
-                    "up_bytes": wire.up_bytes[client],
-                    "down_bytes": wire.down_bytes[client],
-                    **(measured or {}).get(client, {}),
-                }
-            )
-        self._listener.recorded(row)
+            self._recorder.close()
 
     def _finish(self, rounds: int) -> None:
         """The final rows come after the last checkpoint, so that a longer run can take them back."""
-        self._record(rounds, list(self._assembly.learners), final=True)
-        final = {"metrics": self._metrics.sync(), "clients": self._clients.sync()}
+        final = self._recorder.final(rounds, self._seconds())
+        self._recorder.sync()
         self._folder.models.mkdir(exist_ok=True)
         for client, learner in self._assembly.learners.items():
             if isinstance(learner, TorchLearner):
                 weights = {name: value.contiguous() for name, value in learner.weights().items()}
                 write_atomically(self._folder.models / f"{client}.safetensors", save_tensors(weights))
-        rows = [json.loads(line) for line in self._folder.metrics.read_bytes()[: final["metrics"]].splitlines()]
         self._folder.failure.unlink(missing_ok=True)
-        write_json(self._folder.summary, {"status": "complete", "final": rows[-1]})
+        write_json(self._folder.summary, {"status": "complete", "final": final})
 
     # state
 
@@ -383,12 +259,11 @@ class _Session:
         began = time.monotonic()
         federation = self._assembly.federation
         state = {
-            "record_bytes": {"metrics": self._metrics.sync(), "clients": self._clients.sync()},
+            "record_bytes": self._recorder.sync(),
+            "record": self._recorder.state_dict(),
             "seconds": self._seconds(),
             "wire": federation.wire.state_dict(),
             "server": federation.server.state_dict(),
-            "disagreement": self._seen.disagreement(),
-            "observed": {name: float(value) for name, value in federation.server.observed.items()},
             "clients": {
                 client: {"learner": logic.learner.state_dict(), "method": logic.state_dict()}
                 for client, logic in federation.clients.items()
@@ -401,10 +276,9 @@ class _Session:
     def _load(self, state: dict[str, Any]) -> None:
         federation = self._assembly.federation
         self._seconds_before = float(state["seconds"])
-        self._disagreement_before = state["disagreement"]
         federation.wire.load_state_dict(state["wire"])
         federation.server.load_state_dict(state["server"])
-        federation.server.observed = {name: torch.tensor(value) for name, value in state["observed"].items()}
+        self._recorder.load_state_dict(state["record"])
         for client, logic in federation.clients.items():
             logic.learner.load_state_dict(state["clients"][client]["learner"])
             logic.load_state_dict(state["clients"][client]["method"])
