@@ -339,7 +339,8 @@ def _print_table(title: str, columns: list[str], rows: list[list[str]], *, numbe
     console.print(table) if console.is_terminal else Console(width=160).print(table)
 
 
-from fedal import cli_inspect as cli_inspect  # noqa: E402 - its commands use what is defined above
+from fedal import cli_experiments as cli_experiments  # noqa: E402 - its commands use what is defined above
+from fedal import cli_inspect as cli_inspect  # noqa: E402 - the same
 
 
 def main() -> None:

@@ -98,9 +98,9 @@ def test_a_factory_that_cannot_be_used_is_explained(nets, factory, message):
         ("no_such_package_anywhere:make", "No module named 'no_such_package_anywhere'"),
         ("my_damaged_nets:make", "there_is_no_such_thing"),
         ("my_crashing_nets:make", "ZeroDivisionError"),
-        (":make", "expected package.module:factory"),
-        ("my_own_nets:", "expected package.module:factory"),
-        (".my_own_nets:make", "expected package.module:factory"),
+        (":make", "expected package.module:name"),
+        ("my_own_nets:", "expected package.module:name"),
+        (".my_own_nets:make", "expected package.module:name"),
     ],
 )
 def test_a_failed_import_says_what_failed(nets, path, message):

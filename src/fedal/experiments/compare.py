@@ -134,7 +134,7 @@ def compare(
     planned = _plan(rows, chosen, path, dict(settings or {}), everything=list(methods) == ["all"])
     public_sizes: dict[tuple[str | None, ...], int] = {}
     for job in planned:
-        _refuse_other_run(job, public_sizes)
+        refuse_other_run(job, public_sizes)
     RunFolder(path).create()
     cores = len(os.sched_getaffinity(0))
     waiting = []
@@ -148,7 +148,7 @@ def compare(
         _play_side_by_side(waiting, jobs, max(1, cores // jobs), rows, watch, should_stop)
     else:
         for job in waiting:
-            _settle(job, _play(job, partial(watch, job), should_stop), rows, watch)
+            _settle(job, play_job(job, partial(watch, job), should_stop), rows, watch)
     for row in rows.values():
         row.runs.sort(key=lambda run: run.config.seed)
     comparison = Comparison(path, chosen, list(rows.values()), unequal({job.method: job.config for job in planned}))
@@ -203,7 +203,7 @@ def _listed(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _refuse_other_run(job: Job, public_sizes: dict[tuple[str | None, ...], int]) -> None:
+def refuse_other_run(job: Job, public_sizes: dict[tuple[str | None, ...], int]) -> None:
     """A folder of the same comparison may be continued; any other is not touched."""
     folder = RunFolder(job.folder)
     if not folder.config.exists():
@@ -255,7 +255,9 @@ def _first_difference(key: str, saved: Mapping[str, Any], wanted: Mapping[str, A
     return f"{key}: {there!r} there, {here!r} here"
 
 
-def _play(job: Job, tell: Callable[[str, Any], None], should_stop: Callable[[], bool], workers: int = 0) -> str | None:
+def play_job(
+    job: Job, tell: Callable[[str, Any], None], should_stop: Callable[[], bool], workers: int = 0
+) -> str | None:
     """Plays or completes one run; gives the reason if the method does not apply here."""
     from fedal.experiments.run import Listener, resume, run
 
@@ -306,7 +308,7 @@ def _end_with_parent() -> None:
 
 def _play_in_worker(index: int, job: Job, workers: int) -> str | None:
     news, stop = _in_worker["news"], _in_worker["stop"]
-    return _play(job, lambda event, details: news.put((index, event, details)), stop.is_set, workers)
+    return play_job(job, lambda event, details: news.put((index, event, details)), stop.is_set, workers)
 
 
 def _play_side_by_side(

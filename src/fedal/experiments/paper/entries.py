@@ -66,20 +66,20 @@ class Miniature:
 
 MINIATURES = {
     "digits": Miniature(
-        {"clients": 10, "iterations": 300, "min_samples": 2}, seeds=3, run_s=8, public_share=0.3,
+        {"clients": 10, "iterations": 300, "min_samples": 2}, seeds=3, run_s=15, public_share=0.3,
         words="8x8 digits and small models",
     ),
-    "mnist": Miniature({"clients": 10, "iterations": 300}, seeds=1, run_s=60),
-    "svhn": Miniature({"clients": 5, "iterations": 250, "accept_unverified": True}, seeds=1, run_s=150),
+    "mnist": Miniature({"clients": 10, "iterations": 300}, seeds=1, run_s=100),
+    "svhn": Miniature({"clients": 4, "iterations": 200, "accept_unverified": True}, seeds=1, run_s=220),
     "cifar10": Miniature(
-        {"clients": 5, "iterations": 250, "models": ("wrn-10-1", "wrn-16-1")}, seeds=1, run_s=150,
+        {"clients": 4, "iterations": 200, "models": ("wrn-10-1", "wrn-16-1")}, seeds=1, run_s=220,
         words="WideResNets instead of ResNets",
     ),
     "cinic10": Miniature(
-        {"clients": 5, "iterations": 250, "models": ("wrn-10-1", "wrn-16-1")}, seeds=1, run_s=150,
+        {"clients": 4, "iterations": 200, "models": ("wrn-10-1", "wrn-16-1")}, seeds=1, run_s=220,
         words="WideResNets instead of ResNets",
     ),
-    "celeba": Miniature({"clients": 5, "iterations": 250, "min_samples": 2}, seeds=1, run_s=150),
+    "celeba": Miniature({"clients": 4, "iterations": 200, "min_samples": 2}, seeds=1, run_s=220),
 }  # fmt: skip
 MINIATURE_OPTIONS = {"pretrain_iterations": 100}  # FCCL's 1000 would be longer than the miniature
 STAND_IN = "digits"  # plays in miniatures for a data set that is not installed, and the table says so

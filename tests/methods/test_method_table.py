@@ -11,7 +11,7 @@ from fedal.messages import Leak
 from fedal.methods.table import COLUMNS, as_markdown, rows
 
 DOCS = Path(__file__).parents[2] / "docs" / "methods"
-BEGIN, END = "<!-- table: checked by tests/methods/test_table.py -->\n", "<!-- end of table -->"
+BEGIN, END = "<!-- table: checked by tests/methods/test_method_table.py -->\n", "<!-- end of table -->"
 
 
 def test_the_documents_hold_the_table_that_the_declarations_give() -> None:
