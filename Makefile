@@ -1,36 +1,42 @@
 # demo, test, check, bench: what a person types. Each sets up .venv by itself when it is missing or stale.
 PYTHON ?= python3.11
 BIN := .venv/bin
-STAMP := .venv/.installed
+USE := .venv/.installed-to-use
+WORK := .venv/.installed-to-work
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check format soak bench clean
 
-demo: $(STAMP)
+demo: $(USE)
 	$(BIN)/fedal compare --methods local,fedmd,fedal --dataset digits --seeds 3 --out runs/demo
 
-test: $(STAMP)
+test: $(WORK)
 	$(BIN)/python -m pytest -m "not soak"
 
-check: $(STAMP)
+check: $(WORK)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not soak"
 
-format: $(STAMP)
+format: $(WORK)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-soak: $(STAMP)
+soak: $(WORK)
 	$(BIN)/python -m pytest -m soak -s
 
-bench: $(STAMP)
+bench: $(USE)
 	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf .venv
 
-$(STAMP): pyproject.toml constraints.txt
+$(USE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $(STAMP)
+	$(INSTALL) -e '.[report]'
+	touch $@
+
+$(WORK): $(USE)
+	$(INSTALL) -e '.[dev]'
+	touch $@

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import fedal.engine.grpc  # noqa: F401 - before anybody imports gRPC, whose TLS it restricts
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_intra_op_thread() -> Iterator[None]:
@@ -14,3 +16,9 @@ def _one_intra_op_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Every test that was not run, by name: the usual summary only counts them."""
+    for report in terminalreporter.getreports("skipped"):
+        terminalreporter.write_line(f"not run: {report.nodeid}")

@@ -1,10 +1,13 @@
 """Every example is run as a person would run it, in an empty folder."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from optional import needs
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -43,6 +46,41 @@ def test_own_method_runs_and_is_black_box(tmp_path: Path) -> None:
 
 def test_a_new_method_takes_under_60_lines() -> None:
     assert len((EXAMPLES / "own_method.py").read_text(encoding="utf-8").splitlines()) < 60
+
+
+def final_accuracies(output: str) -> dict[str, dict[str, float]]:
+    """method -> client -> accuracy, from lines such as: fedal {'a': 0.9}"""
+    lines = [line.split(" ", 1) for line in output.splitlines() if "{" in line]
+    return {method: ast.literal_eval(table) for method, table in lines}
+
+
+def better_together(output: str) -> bool:
+    found = final_accuracies(output)
+    return all(found["fedal"][client] > accuracy + 0.05 for client, accuracy in found["local"].items())
+
+
+def test_a_hand_written_numpy_learner_joins_and_both_sides_gain(tmp_path: Path) -> None:
+    output = run_example("own_learner.py", tmp_path)
+    assert final_accuracies(output)["fedal"].keys() == {"by-hand", "network"}
+    assert better_together(output)
+
+
+def test_a_learner_of_ones_own_takes_under_40_lines() -> None:
+    assert len((EXAMPLES / "own_learner.py").read_text(encoding="utf-8").splitlines()) < 40
+
+
+def test_a_jax_client_joins_and_everybody_gains(tmp_path: Path) -> None:
+    needs("jax", "jax")
+    needs("optax", "jax")
+    output = run_example("jax_client.py", tmp_path)
+    assert better_together(output)
+    assert "norm of the trained hidden layer" in output
+
+
+def test_scikit_learn_clients_join_and_everybody_gains(tmp_path: Path) -> None:
+    output = run_example("sklearn_client.py", tmp_path)
+    assert better_together(output)
+    assert "200 trees are kept" in output
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

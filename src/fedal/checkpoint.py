@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedal.durable import TEMPORARY, write_atomically
 from fedal.errors import CheckpointError, NonFiniteError
+from fedal.learners.base import State
 
 FORMAT = 1
 KEEP = 2
@@ -33,14 +34,20 @@ def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise NonFiniteError(f"{name} is not finite after round {round_}; it was not saved.")
-    # Clones: safetensors refuses tensors that share memory, as tied weights do.
-    blob = save_tensors({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()})
+    blob = _as_bytes(tensors)
     body = {"format": FORMAT, "round": round_, "tensors_sha256": hashlib.sha256(blob).hexdigest(), "state": rest}
     folder.mkdir(exist_ok=True)
     write_atomically(folder / f"round-{round_:07}.safetensors", blob)
     text = json.dumps({**body, "checksum": _checksum(body)}, indent=1)
     write_atomically(folder / f"round-{round_:07}.json", text.encode())
     _drop_old(folder, round_)
+
+
+def save_model(path: Path, state: State) -> None:
+    """The trained arrays of a learner: its state's "model", or every tensor in a state that names no such part."""
+    tensors: dict[str, Tensor] = {}
+    _take_tensors(state.get("model", state), "", tensors)
+    write_atomically(path, _as_bytes(tensors))
 
 
 def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
@@ -71,6 +78,11 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
         return int(content["round"]), _put_tensors(content["state"], load_tensors(blob))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
+
+
+def _as_bytes(tensors: dict[str, Tensor]) -> bytes:
+    """Clones: safetensors refuses tensors that share memory, as tied weights do."""
+    return save_tensors({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()})
 
 
 def _checksum(body: dict[str, Any]) -> str:

@@ -45,7 +45,8 @@ Alpha = Annotated[float | None, typer.Option(help="Dirichlet concentration: smal
 Iterations = Annotated[int | None, typer.Option(help="Length as rounds x tau. [default: 400]")]
 Rounds = Annotated[int | None, typer.Option(help="Length in rounds, instead of --iterations.")]
 Preset = Annotated[str | None, typer.Option(help="paper: the FedAL paper's settings for what you leave open.")]
-Engine = Annotated[str | None, typer.Option(help="How clients run: threads.")]
+Engine = Annotated[str | None, typer.Option(help="How clients run: threads, ray.")]
+RayAddress = Annotated[str | None, typer.Option(help="Of a Ray cluster. [default: a local one, on loopback]")]
 Require = Annotated[str | None, typer.Option(help="black-box or outputs-only: refuse methods that reveal more.")]
 OwnData = Annotated[str | None, typer.Option("--data", help="Your own data: an .npz file with x and y.")]
 OwnPublic = Annotated[str | None, typer.Option("--public", help="Your own public inputs: an .npz file with x.")]
@@ -68,6 +69,7 @@ def run(
     out: Out = None,
     preset: Preset = None,
     engine: Engine = None,
+    ray_address: RayAddress = None,
     require: Require = None,
     data: OwnData = None,
     public: OwnPublic = None,
@@ -78,7 +80,7 @@ def run(
     """Train one federation and write a run folder."""
     given = dict(method=method, dataset=dataset, clients=clients, models=models, partition=partition, alpha=alpha)
     given |= dict(iterations=iterations, rounds=rounds, seed=seed, preset=preset, engine=engine, require=require)
-    checked = _config(config, given | dict(data=data, public=public), settings)
+    checked = _config(config, given | dict(data=data, public=public, ray_address=ray_address), settings)
 
     from fedal.experiments.run import run as play
 
@@ -282,11 +284,21 @@ def _verdict(final: dict[str, Any]) -> str:
     )
 
 
+def _size(n_bytes: float) -> str:
+    """`984 B`, `13 kB`, `0.51 MB`"""
+    if n_bytes < 1e4:
+        return f"{n_bytes:,.0f} B"
+    return f"{n_bytes / 1e3:.0f} kB" if n_bytes < 1e5 else f"{n_bytes / 1e6:.2f} MB"
+
+
 def _print_comparison(comparison: Comparison) -> None:
+    from fedal import methods as known
+    from fedal.messages import in_words
+
     rows = []
     for row in comparison.rows:
         if not row.runs:
-            rows.append([row.method, f"not applicable: {row.not_applicable}", "", "", "", ""])
+            rows.append([row.method, f"not applicable: {row.not_applicable}", *[""] * 5])
             continue
         final = row.runs[0].final
         clients = len(row.runs[0].config.client_names)
@@ -295,12 +307,13 @@ def _print_comparison(comparison: Comparison) -> None:
                 row.method,
                 f"{row.mean('test_accuracy'):.4f} ± {row.spread('test_accuracy'):.4f}",
                 f"{row.mean('test_accuracy_min'):.4f}",
-                f"{final['up_bytes'] / clients / 1e6:.2f} MB",
-                f"{final['down_bytes'] / clients / 1e6:.2f} MB",
+                _size(final["up_bytes"] / clients),
+                _size(final["down_bytes"] / clients),
                 f"{row.mean('seconds'):.1f} s",
+                in_words(known.get(row.method).reveals),
             ]
         )
-    columns = ["method", "test accuracy", "worst client", "up / client", "down / client", "time"]
+    columns = ["method", "test accuracy", "worst client", "up / client", "down / client", "time", "reveals"]
     _print_table(f"Final models on the whole test set, mean ± spread over {len(comparison.seeds)} seeds", columns, rows)
 
 
@@ -339,7 +352,8 @@ def _print_table(title: str, columns: list[str], rows: list[list[str]], *, numbe
     console.print(table) if console.is_terminal else Console(width=160).print(table)
 
 
-from fedal import cli_experiments as cli_experiments  # noqa: E402 - its commands use what is defined above
+from fedal import cli_deploy as cli_deploy  # noqa: E402 - its commands use what is defined above
+from fedal import cli_experiments as cli_experiments  # noqa: E402 - the same
 from fedal import cli_inspect as cli_inspect  # noqa: E402 - the same
 
 

@@ -88,8 +88,9 @@ class Config(BaseModel):
         (), description="measured in every recorded round, see docs/theory.md: forgetting, zeta, gradients"
     )
     checkpoint_every: int | Literal["auto"] = Field("auto", description="rounds; auto: saving costs under 2%")
-    engine: Literal["threads"] = Field("threads", description="how clients run side by side")
-    workers: int = Field(0, ge=0, description="worker threads (0: one per core); does not change a bit")
+    engine: Literal["threads", "ray"] = Field("threads", description="how clients run side by side; the same bits")
+    ray_address: str | None = Field(None, description="of a Ray cluster (default: a Ray of its own, loopback only)")
+    workers: int = Field(0, ge=0, description="worker threads or actors (0: one per core); does not change a bit")
     channels_last: bool = Field(True, description="memory format of convolutional nets")
     fused: bool = Field(True, description="the fused optimizer kernel")
     precision: Literal["fp32", "fp64"] = Field("fp32", description="numbers of models, data and messages")
@@ -151,6 +152,7 @@ class Config(BaseModel):
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
     """The config in a TOML file (if any) with overrides on top."""
     values = read_toml(path) if path is not None else {}
+    values.pop("deployment", None)  # how a server serves this run: see deployment.py
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
         return Config(**merge_settings(values, given))
@@ -339,6 +341,10 @@ def _contradictions(config: Config) -> list[str]:
             f"clients = {len(names)}: {method.name} exchanges outputs between clients and needs at least 2. "
             "Add clients, or use method local."
         )
+    if config.engine == "ray" and config.instruments:
+        problems.append(f"instruments = {','.join(config.instruments)}: measured by engine = threads only.")
+    if config.ray_address is not None and config.engine != "ray":
+        problems.append(f"ray_address = {config.ray_address!r}: needs engine = ray.")
     if isinstance(config.checkpoint_every, int) and config.checkpoint_every < 1:
         problems.append(f"checkpoint_every = {config.checkpoint_every}: expected at least 1 round, or auto.")
     if config.require and method.reveals & REQUIREMENTS[config.require]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fedal.config import Config, load_config, read_toml
 from fedal.durable import TEMPORARY, write_atomically
@@ -25,6 +25,8 @@ from fedal.own_code import is_import_path
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from fedal.learners.base import Learner
 
 LOCK = "run.lock"
 
@@ -238,12 +240,49 @@ class Run:
         """The trained model of a client, in evaluation mode.
 
         A built-in one, a copy of the module given in Python, or code of the user's own if the folder is trusted.
+        A model that is not a PyTorch module comes from `learner`.
         """
         from safetensors.torch import load_file
         from torch import nn
 
         from fedal.models import build
 
+        weights = self._weights(client)
+        name = self.client_models[client]
+        own = self._own_models.get(client)
+        if isinstance(own, nn.Module):
+            return self._filled(copy.deepcopy(own), load_file(weights))
+        if own is not None:
+            raise FedalError(
+                f'the model of client "{client}" is {name}, not an nn.Module: run.learner("{client}") gives the '
+                f"learner, trained, and {weights} holds its arrays."
+            )
+        if name.startswith("<"):
+            raise FedalError(
+                f'the model of client "{client}" was given in Python as {name}; give such a one again: '
+                f'fedal.load_run(path, models={{"{client}": ...}}).'
+            )
+        if is_import_path(name) and not self._trust:
+            raise ConfigError(f'client "{client}" uses "{name}", code of its own. If you trust it, say trust=True.')
+        model = build(name, tuple(self._environment["input_shape"]), int(self._environment["n_classes"]))
+        return self._filled(model, load_file(weights))
+
+    def learner(self, client: str) -> Learner:
+        """The learner that was given in Python for a client, filled with the trained arrays of this run."""
+        from safetensors.torch import load_file
+        from torch import nn
+
+        weights, own = self._weights(client), self._own_models.get(client)
+        if own is None or isinstance(own, nn.Module):
+            raise FedalError(
+                f'no learner was given for client "{client}": run.model("{client}") gives a PyTorch module; for '
+                f'others say fedal.load_run(path, models={{"{client}": learner}}).'
+            )
+        learner = cast("Learner", own)
+        learner.load_state_dict({**learner.state_dict(), "model": load_file(weights)})
+        return learner
+
+    def _weights(self, client: str) -> Path:
         if client not in self.client_models:
             raise FedalError(f'{self.path} has no client "{client}". It has: {", ".join(self.client_models)}.')
         weights = self.folder.models / f"{client}.safetensors"
@@ -251,19 +290,7 @@ class Run:
             raise FedalError(
                 f"{weights} is missing: the run is not complete. Continue it with `fedal resume {self.path}`."
             )
-        name = self.client_models[client]
-        own = self._own_models.get(client)
-        if isinstance(own, nn.Module):
-            return self._filled(copy.deepcopy(own), load_file(weights))
-        if name.startswith("<"):
-            raise FedalError(
-                f'the model of client "{client}" was given in Python as {name}; give such a module again: '
-                f'fedal.load_run(path, models={{"{client}": ...}}).'
-            )
-        if is_import_path(name) and not self._trust:
-            raise ConfigError(f'client "{client}" uses "{name}", code of its own. If you trust it, say trust=True.')
-        model = build(name, tuple(self._environment["input_shape"]), int(self._environment["n_classes"]))
-        return self._filled(model, load_file(weights))
+        return weights
 
     def _filled(self, model: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
         if self.config.precision == "fp64":

@@ -24,6 +24,10 @@ class Workers(Protocol):
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]: ...
 
 
+class MissedExchange(Exception):
+    """Raised by the coroutine of a client that is out of reach: it sits out the rest of the round."""
+
+
 @dataclass
 class _Turn:
     """One client in one round: its coroutine, what goes in next, what came out (None: it ended)."""
@@ -33,6 +37,7 @@ class _Turn:
     round: ClientRound
     reply: Message | None = None
     upload: Message | None = None
+    missed: bool = False
 
 
 class Federation:
@@ -72,6 +77,8 @@ class Federation:
             for n in [n for n in turns if is_absent(n, exchange)]:
                 self._sit_out(turns.pop(n))
             self._workers.map(partial(_advance, t=t, exchange=exchange), turns.values())
+            for n in [n for n, turn in turns.items() if turn.missed]:
+                self._sit_out(turns.pop(n))
             _refuse_out_of_step(turns, asks, t, exchange)
             if not asks:
                 return list(turns)
@@ -124,6 +131,8 @@ def _advance(turn: _Turn, t: int, exchange: int) -> None:
             turn.upload = next(turn.round) if exchange == 0 else turn.round.send(turn.reply)
         except StopIteration:
             turn.upload = None
+        except MissedExchange:
+            turn.missed = True
 
 
 def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -> tuple[bool, Replies | None]:

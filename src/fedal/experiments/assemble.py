@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,12 +14,12 @@ from torch import nn
 from fedal.config import Config
 from fedal.data.streams import PrivateData, PublicData, Samples
 from fedal.engine.loop import Federation, Workers
-from fedal.errors import NotApplicableError
-from fedal.experiments.world import World
-from fedal.learners.base import Learner
+from fedal.errors import ConfigError, NotApplicableError
+from fedal.experiments.world import Task, World
+from fedal.learners.base import VERBS, Learner
 from fedal.learners.probe import refuse_hidden_randomness
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
-from fedal.methods.base import ClientSetup, Method, ServerSetup, Uploads
+from fedal.methods.base import ClientLogic, ClientSetup, Method, ServerLogic, ServerSetup, Uploads
 from fedal.models import build, candidates, check_output_width
 from fedal.seeding import BatchStream, philox_key, raw_bits, torch_seeded
 from fedal.wire import Wire
@@ -56,68 +57,30 @@ def assemble(
     train = Samples(data.train_x, dtype, config.device)
     labels = torch.as_tensor(data.train_y, device=config.device)
     public = Samples(world.public_x, dtype, config.device)
-    shows_public = "public" in method.needs
-
-    def public_view() -> PublicData | None:
-        """One for each role: a stream keeps its epoch at hand, and threads must not share that."""
-        stream = BatchStream(len(public), config.batch_size, config.seed, "public")
-        return PublicData(public, stream, config.tau) if shows_public else None
-
-    reason = method.refuse(config.options, data.n_classes)
-    if reason:
-        raise NotApplicableError(f"{method.name}: {reason}")
+    refuse_unfit_task(config, world.task)
     learners: dict[str, Learner] = {}
     model_names: dict[str, str] = {}
     for table in config.client_tables:
         name = str(table.name)
         own = (own_models or {}).get(name)
-        model_names[name] = f"<{type(own).__name__}>" if own is not None else model_of(config, name, table.model, world)
-        if own is None or isinstance(own, nn.Module):
-            learner: Learner = _torch_learner(config, name, model_names[name], own, world)
-        else:
-            learner = own
-        if not config.allow_nondeterministic:
-            refuse_hidden_randomness(learner, public.take(torch.arange(2)), name)
-        learners[name] = learner
-    feature_width = _refuse_misfits(method, learners, model_names)
-
-    clients = {}
-    for name, learner in learners.items():
-        private = PrivateData(
-            train,
-            labels,
-            world.clients[name],
-            data.n_classes,
-            BatchStream(len(world.clients[name]), config.batch_size, config.seed, "private", name),
-            config.tau,
+        model_names[name] = (
+            f"<{type(own).__name__}>" if own is not None else model_of(config, name, table.model, world.task)
         )
-        clients[name] = method.client(
-            ClientSetup(
-                client_id=name,
-                learner=learner,
-                private=private,
-                public=public_view(),
-                options=config.options,
-                phase_done=lambda phase, name=name: phase_done(name, phase),  # type: ignore[misc]
-            )
+        learners[name] = build_learner(config, world.task, name, model_names[name], public, own)
+    feature_width = refuse_misfits(method, learners, model_names)
+    clients = {
+        name: build_client(
+            config,
+            name,
+            learner,
+            _private_data(config, world, name, train, labels),
+            public,
+            phase_done,
         )
-    server = method.server(
-        ServerSetup(
-            roster=config.client_names,
-            n_classes=data.n_classes,
-            options=config.options,
-            seed=config.seed,
-            dtype=dtype,
-            public=public_view(),
-            make_learner=partial(_server_learner, config, world) if method.needs & OWNS_MODELS else None,
-            architectures=model_names if "weights" in method.needs else {},
-            feature_width=feature_width,
-        )
-    )
-    sizes = {"B": config.batch_size, "B-1": config.batch_size - 1, "K": data.n_classes, "d": feature_width}
-    sizes |= {"x": math.prod(world.input_shape)}
-    sizes |= {axis: getattr(config.options, option) for axis, option in method.axes.items()}
-    wire = Wire(method.up, method.down, sizes, dtype)
+        for name, learner in learners.items()
+    }
+    server = build_server(config, world.task, public, model_names, feature_width)
+    wire = build_wire(config, world.task, feature_width)
     return Assembly(
         Federation(clients, server, wire, workers, observe),
         learners,
@@ -127,12 +90,121 @@ def assemble(
     )
 
 
-def model_of(config: Config, client: str, listed: str | None, world: World) -> str:
+def build_clients(
+    config_toml: str,
+    world: World,
+    model_names: Mapping[str, str],
+    names: tuple[str, ...],
+    phase_done: Callable[[str, str], None],
+) -> dict[str, ClientLogic]:
+    """Some of the clients, for a process that works for no others."""
+    config = Config(**tomllib.loads(config_toml))
+    dtype = DTYPES[config.precision]
+    train, public = (Samples(x, dtype, config.device) for x in (world.dataset.train_x, world.public_x))
+    labels = torch.as_tensor(world.dataset.train_y, device=config.device)
+    return {
+        name: build_client(
+            config,
+            name,
+            build_learner(config, world.task, name, model_names[name], public),
+            _private_data(config, world, name, train, labels),
+            public,
+            phase_done,
+        )
+        for name in names
+    }
+
+
+def _private_data(config: Config, world: World, client: str, train: Samples, labels: torch.Tensor) -> PrivateData:
+    indices = world.clients[client]
+    stream = BatchStream(len(indices), config.batch_size, config.seed, "private", client)
+    return PrivateData(train, labels, indices, world.dataset.n_classes, stream, config.tau)
+
+
+def refuse_unfit_task(config: Config, task: Task) -> None:
+    """Raises when the method says that it does not fit."""
+    method = config.method_object()
+    reason = method.refuse(config.options, task.n_classes)
+    if reason:
+        raise NotApplicableError(f"{method.name}: {reason}")
+
+
+def build_learner(
+    config: Config, task: Task, client: str, name: str, public: Samples, own: nn.Module | Learner | None = None
+) -> Learner:
+    """The learner of one client: a model by name, a module to train, or a learner of any framework."""
+    if own is None or isinstance(own, nn.Module):
+        learner: Learner = _torch_learner(config, client, name, own, task)
+    else:
+        learner = _refuse_incomplete(own, client)
+    if not config.allow_nondeterministic:
+        refuse_hidden_randomness(learner, public.take(torch.arange(2)), client)
+    return learner
+
+
+def build_client(
+    config: Config,
+    client: str,
+    learner: Learner,
+    private: PrivateData,
+    public: Samples,
+    phase_done: Callable[[str, str], None] = lambda client_id, phase: None,
+) -> ClientLogic:
+    """One client's half of the method."""
+    return config.method_object().client(
+        ClientSetup(
+            client_id=client,
+            learner=learner,
+            private=private,
+            public=_public_view(config, public),
+            options=config.options,
+            phase_done=partial(phase_done, client),
+        )
+    )
+
+
+def build_server(
+    config: Config, task: Task, public: Samples, model_names: Mapping[str, str], feature_width: int
+) -> ServerLogic:
+    """The server's half of the method."""
+    method = config.method_object()
+    return method.server(
+        ServerSetup(
+            roster=config.client_names,
+            n_classes=task.n_classes,
+            options=config.options,
+            seed=config.seed,
+            dtype=DTYPES[config.precision],
+            public=_public_view(config, public),
+            make_learner=partial(_server_learner, config, task) if method.needs & OWNS_MODELS else None,
+            architectures=model_names if "weights" in method.needs else {},
+            feature_width=feature_width,
+        )
+    )
+
+
+def build_wire(config: Config, task: Task, feature_width: int) -> Wire:
+    """The border between the halves, with the lengths of all axes."""
+    method = config.method_object()
+    sizes = {"B": config.batch_size, "B-1": config.batch_size - 1, "K": task.n_classes, "d": feature_width}
+    sizes |= {"x": math.prod(task.input_shape)}
+    sizes |= {axis: getattr(config.options, option) for axis, option in method.axes.items()}
+    return Wire(method.up, method.down, sizes, DTYPES[config.precision])
+
+
+def _public_view(config: Config, public: Samples) -> PublicData | None:
+    """One for each role: a stream keeps its epoch at hand, and threads must not share that."""
+    if "public" not in config.method_object().needs:
+        return None
+    return PublicData(public, BatchStream(len(public), config.batch_size, config.seed, "public"), config.tau)
+
+
+def model_of(config: Config, client: str, listed: str | None, task: Task) -> str:
     """The model a client is listed with, or one drawn from the candidates: a function of seed and name alone."""
     if listed is not None:
         return listed
     if config.models in ("auto", "same"):
-        pool: tuple[str, ...] = candidates(world.dataset.name, world.input_shape)
+        pool: tuple[str, ...] = candidates(task.dataset, task.input_shape)
         if config.models == "same":
             return pool[0]
     else:
@@ -140,15 +212,24 @@ def model_of(config: Config, client: str, listed: str | None, world: World) -> s
     return pool[int(raw_bits(philox_key(config.seed, "architecture", client), 0, 1)[0] % len(pool))]
 
 
-def _torch_learner(config: Config, client: str, name: str, own: nn.Module | None, world: World) -> TorchLearner:
-    n_classes = world.dataset.n_classes
+def _torch_learner(config: Config, client: str, name: str, own: nn.Module | None, task: Task) -> TorchLearner:
     if own is None:
         with torch_seeded(config.seed, "weights", client):
-            own = build(name, world.input_shape, n_classes)
-    check_output_width(own, world.input_shape, n_classes, name=f"{name} of {client}")
+            own = build(name, task.input_shape, task.n_classes)
+    check_output_width(own, task.input_shape, task.n_classes, name=f"{name} of {client}")
     learner = TorchLearner(own, _settings(config), seed=config.seed, owner=client, dtype=DTYPES[config.precision])
     learner.module.to(config.device)
     return learner
+
+
+def _refuse_incomplete(own: Learner, client: str) -> Learner:
+    missing = [verb for verb in VERBS if not callable(getattr(own, verb, None))]
+    if missing:
+        raise ConfigError(
+            f'the model of client "{client}" is a {type(own).__name__} without {", ".join(missing)}: expected an '
+            "nn.Module or a learner (docs/learners.md)."
+        )
+    return own
 
 
 def _settings(config: Config) -> TorchSettings:
@@ -162,18 +243,18 @@ def _settings(config: Config) -> TorchSettings:
     )
 
 
-def _server_learner(config: Config, world: World, name: str, input_shape: tuple[int, ...] | None = None) -> Learner:
+def _server_learner(config: Config, task: Task, name: str, input_shape: tuple[int, ...] | None = None) -> Learner:
     """A model that the server owns: `auto` is the largest candidate of the data set."""
     from fedal.models import largest
 
     if name == "auto":
-        name = largest(candidates(world.dataset.name, world.input_shape), world.input_shape, world.dataset.n_classes)
+        name = largest(candidates(task.dataset, task.input_shape), task.input_shape, task.n_classes)
     with torch_seeded(config.seed, "weights", "server"):
-        model = build(name, input_shape or world.input_shape, world.dataset.n_classes)
+        model = build(name, input_shape or task.input_shape, task.n_classes)
     return TorchLearner(model, _settings(config), seed=config.seed, owner="server", dtype=DTYPES[config.precision])
 
 
-def _refuse_misfits(method: Method, learners: Mapping[str, Learner], models: Mapping[str, str]) -> int:
+def refuse_misfits(method: Method, learners: Mapping[str, Learner], models: Mapping[str, str]) -> int:
     """Raises when the learners cannot do what the method needs; gives the feature width where it must be one."""
     for need, verb in {"features": "logits_and_features", "weights": "weights"}.items():
         for client, learner in learners.items():

@@ -44,7 +44,16 @@ CSV_COLUMNS = [
     "not_applicable",
 ]
 # Settings that change no bit of a result by themselves.
-IGNORED_DIFFERENCES = {"workers", "checkpoint_every", "preset", "require", "data_folder", "instruments"}
+IGNORED_DIFFERENCES = {
+    "workers",
+    "engine",
+    "ray_address",
+    "checkpoint_every",
+    "preset",
+    "require",
+    "data_folder",
+    "instruments",
+}
 
 
 @dataclass

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save as save_tensors
 
-from fedal.checkpoint import load_newest, save_checkpoint
+from fedal import methods
+from fedal.checkpoint import load_newest, save_checkpoint, save_model
 from fedal.config import Config
 from fedal.data.dataset import Dataset
 from fedal.durable import sync_folder, write_atomically
+from fedal.engine.ray_engine import ActorLost, RayCluster, ray_cluster
 from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError, FedalError, RunError, Stopped
-from fedal.experiments.assemble import OwnModels, assemble
+from fedal.experiments.assemble import OwnModels, assemble, build_clients
 from fedal.experiments.recorder import Recorder
 from fedal.experiments.world import World, prepare_world, restore_world
-from fedal.learners.torch_learner import TorchLearner
 from fedal.runs import Run, RunFolder, describe_environment, environment_differences, write_json
 
 FIRST_SAVE_S = 5.0
+MAX_LIVES = 10  # of one run whose actors die
 SAVE_SHARE = 0.02  # checkpoint_every = auto: saving costs at most this share of the time
 
 
@@ -56,12 +60,13 @@ def run(
     folder.refuse_if_taken()
     _refuse_unknown_clients(config, models)
     world = prepare_world(config, data, public)
-    with thread_workers(config.workers) as workers:
-        session = _Session(config, folder, world, workers, models, listener or Listener(), data is not None)
+    with _engine(config, models) as engine:
+        begin = partial(_Session, config, folder, world, engine, models, listener or Listener(), data is not None)
+        session = begin()
         folder.create()
         with folder.locked():
             folder.refuse_if_taken()
-            session.play()
+            _play_to_the_end(session, begin)
     return Run(folder.path, trust=True, models=models)
 
 
@@ -94,16 +99,18 @@ def resume(
             world = restore_world(config, folder.partition, data, public)
         else:  # killed before it was written; it follows from the seed
             world = prepare_world(config, data, public)
-        with thread_workers(config.workers) as workers:
-            session = _Session(config, folder, world, workers, models, listener, data is not None)
-            session.play(grows=grows)
+        with _engine(config, models) as engine:
+            begin = partial(_Session, config, folder, world, engine, models, listener, data is not None)
+            _play_to_the_end(begin(), begin, grows=grows)
     return Run(folder.path, trust=trust, models=models)
 
 
 def default_folder(config: Config) -> Path:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     method = config.method.rpartition(":")[2].lower()
-    return Path("runs") / f"{stamp}-{method}-{config.dataset}-seed{config.seed}"
+    path = Path("runs") / f"{stamp}-{method}-{config.dataset}-seed{config.seed}"
+    others = (path.with_name(f"{path.name}-{n}") for n in itertools.count(2))  # of runs that began in the same second
+    return next(candidate for candidate in itertools.chain([path], others) if not candidate.exists())
 
 
 def _extended(config: Config, folder: RunFolder, iterations: int) -> Config:
@@ -143,6 +150,46 @@ def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, mo
         )
 
 
+@dataclass(frozen=True)
+class _Engine:
+    """Threads of this process, and the Ray cluster that they speak to if the clients are there."""
+
+    workers: ThreadWorkers
+    cluster: RayCluster | None = None
+
+
+@contextmanager
+def _engine(config: Config, models: OwnModels | None) -> Iterator[_Engine]:
+    if config.engine == "threads":
+        with thread_workers(config.workers) as workers:
+            yield _Engine(workers)
+        return
+    if models:
+        raise ConfigError(
+            f'engine = ray: the model of client "{min(models)}" was given in Python and would stay in this process. '
+            "Name it package.module:factory in the config, or use engine = threads."
+        )
+    if config.method in methods._own:
+        raise ConfigError(
+            f'engine = ray: method "{config.method}" is registered in this process only. Name it package.module:METHOD.'
+        )
+    with ray_cluster(config.ray_address, config.workers) as cluster, thread_workers(cluster.workers) as workers:
+        yield _Engine(workers, cluster)
+
+
+def _play_to_the_end(session: _Session, begin: Callable[[], _Session], *, grows: bool = False) -> None:
+    """When an actor dies, the run goes on from the newest checkpoint with new actors, as a resumed one does."""
+    for life in itertools.count(1):
+        try:
+            session.play(grows=grows and life == 1)
+            return
+        except ActorLost as lost:
+            if life == MAX_LIVES:
+                raise
+            session.warn(f"{lost}. Going on from the newest checkpoint with new actors.")
+            session = begin()
+
+
 class _Session:
     """One process's work on one run folder."""
 
@@ -151,7 +198,7 @@ class _Session:
         config: Config,
         folder: RunFolder,
         world: World,
-        workers: ThreadWorkers,
+        engine: _Engine,
         models: OwnModels | None,
         listener: Listener,
         own_data: bool,
@@ -159,9 +206,16 @@ class _Session:
         self._config, self._folder, self._world = config, folder, world
         self._listener, self._own_data = listener, own_data
         _refuse_missing_device(config.device)
-        self._recorder = Recorder(config, world, workers, listener.recorded)
+        self._recorder = Recorder(config, world, engine.workers, listener.recorded)
         phase_done, observe = self._recorder.phase_done, self._recorder.observe
-        self._assembly = assemble(config, world, workers, own_models=models, phase_done=phase_done, observe=observe)
+        self._assembly = assemble(
+            config, world, engine.workers, own_models=models, phase_done=phase_done, observe=observe
+        )
+        if engine.cluster is not None:
+            make = partial(build_clients, config.to_toml(), world, self._assembly.model_names)
+            remote = engine.cluster.place(config.client_names, make, phase_done)
+            self._assembly.federation.clients.update(remote)
+            self._assembly.learners.update({name: client.learner for name, client in remote.items()})
         self._recorder.attach(self._assembly)
         self._seconds_before = 0.0
         self._started = self._saved_at = time.monotonic()
@@ -188,6 +242,9 @@ class _Session:
                     "data_given_in_python": self._own_data,
                 },
             )
+
+    def warn(self, text: str) -> None:
+        self._listener.warned(text)
 
     def play(self, *, grows: bool = False) -> None:
         """From the newest checkpoint to the end; a run that `grows` was planned shorter."""
@@ -239,9 +296,7 @@ class _Session:
         self._recorder.sync()
         self._folder.models.mkdir(exist_ok=True)
         for client, learner in self._assembly.learners.items():
-            if isinstance(learner, TorchLearner):
-                weights = {name: value.contiguous() for name, value in learner.weights().items()}
-                write_atomically(self._folder.models / f"{client}.safetensors", save_tensors(weights))
+            save_model(self._folder.models / f"{client}.safetensors", learner.state_dict())
         self._folder.failure.unlink(missing_ok=True)
         write_json(self._folder.summary, {"status": "complete", "final": final})
 

@@ -20,6 +20,15 @@ from fedal.seeding import Indices, partition_generator
 
 
 @dataclass(frozen=True)
+class Task:
+    """What is known of the data on both sides of a deployment: enough to build models and messages."""
+
+    dataset: str
+    input_shape: tuple[int, ...]
+    n_classes: int
+
+
+@dataclass(frozen=True)
 class World:
     """A data set divided: index lists into its training samples, and the public inputs."""
 
@@ -32,6 +41,10 @@ class World:
     @property
     def input_shape(self) -> tuple[int, ...]:
         return self.dataset.sample_shape
+
+    @property
+    def task(self) -> Task:
+        return Task(self.dataset.name, self.input_shape, self.dataset.n_classes)
 
     def class_counts(self) -> NDArray[np.int64]:
         """Samples per client and class.  -> (N, K)"""

@@ -16,7 +16,10 @@ Mode = Literal["train", "eval", "frozen"]
 running averages stay. `eval`: the running averages are used and stay (and dropout is off)."""
 
 State = dict[str, Any]
-"""Nested dicts of tensors, numbers, strings and lists: arrays and JSON, never pickle."""
+"""Nested dicts of tensors, numbers, strings and lists: arrays and JSON, never pickle. A learner keeps what the trained
+model is, without optimizer, under `"model"`: that part is exported at the end of a run."""
+
+VERBS = ("logits", "learn", "forget", "frozen", "predict", "state_dict", "load_state_dict")
 
 
 class Frozen(Protocol):

@@ -27,6 +27,14 @@ def call_factory(
     name: str, factory: Callable[..., Any], input_shape: tuple[int, ...], n_classes: int
 ) -> torch.nn.Module:
     """The model that a factory makes; raises ConfigError where it cannot be called or gives something else."""
+    model = call_any_factory(name, factory, input_shape, n_classes)
+    if not isinstance(model, torch.nn.Module):
+        raise ConfigError(f'model "{name}": its factory gave {type(model).__name__}; expected a torch.nn.Module.')
+    return model
+
+
+def call_any_factory(name: str, factory: Callable[..., Any], input_shape: tuple[int, ...], n_classes: int) -> Any:
+    """Whatever a factory makes, a learner of another framework too; raises ConfigError where it cannot be called."""
     if isinstance(factory, torch.nn.Module):
         raise ConfigError(
             f'model "{name}" is a model, not a factory. Every client needs one of its own: name a function or class.'
@@ -45,11 +53,8 @@ def call_factory(
                 "get. Give the argument a default, or wrap the factory in a function."
             )
     try:
-        model = factory(**arguments)
+        return factory(**arguments)
     except ConfigError:
         raise
     except Exception as error:  # whatever a foreign factory raises
         raise ConfigError(f'model "{name}": its factory failed with {one_line(error)}') from error
-    if not isinstance(model, torch.nn.Module):
-        raise ConfigError(f'model "{name}": its factory gave {type(model).__name__}; expected a torch.nn.Module.')
-    return model

@@ -74,7 +74,7 @@ def choose_data(name: str, scale: Scale) -> tuple[str, str, str]:
 
 
 def minutes(entry: Entry, dataset: str, cores: int = 2) -> float:
-    """About how long the miniature takes, from the measured time of a run."""
+    """A rough estimate of how long the miniature takes on free cores."""
     if entry.kind == "data":
         return 1.0
     miniature = MINIATURES[dataset]
@@ -91,6 +91,8 @@ def folder_name(settings: Mapping[str, Any]) -> str:
 
 def _what_small_means(entry: Entry, dataset: str) -> str:
     miniature = MINIATURES[dataset]
+    if entry.kind == "data":
+        return f"small means: the data are {dataset}, as they are installed; nothing is trained"
     shown = [f"{key} {value}" for key, value in {**miniature.settings, **_small_options(entry)}.items()]
     shown += [f"|P| times {miniature.public_share:g}"] if miniature.public_share != 1 else []
     shown += [f"clients times {miniature.client_share:g}"] if "clients" in entry.columns[0].settings else []

@@ -1,0 +1,178 @@
+"""Commands of a deployment: `certs`, `serve`, `join`, `status`, `export-sites`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedal.cli import Settings, _config, _print_table, _StopOnce, app
+from fedal.errors import ConfigError, FedalError
+
+if TYPE_CHECKING:
+    from fedal.engine.grpc.certs import Invitation
+
+certs_app = typer.Typer(help="Make the certificates of a federation.", no_args_is_help=True)
+app.add_typer(certs_app, name="certs")
+
+Folder = Annotated[Path, typer.Option("--out", help="The folder of the authority.")]
+Days = Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")]
+FederationFile = Annotated[Path, typer.Option("--config", help="The federation's TOML file.")]
+Server = Annotated[str, typer.Option(help="HOST:PORT")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, on loopback addresses only.")]
+InvitationFolder = Annotated[Path | None, typer.Option("--invitation", help="The folder of `fedal certs client`.")]
+
+
+@certs_app.command("init")
+def certs_init(
+    federation: Annotated[str, typer.Option(help="Its name, the same as in the config.")] = "fedal",
+    out: Folder = Path("certs"),
+) -> None:
+    """Make a private authority. Keep ca.key offline: whoever has it can let sites in."""
+    _need_deploy()
+    from fedal.engine.grpc.certs import init
+
+    init(out, federation)
+    print(f"authority of {federation}: {out}")
+
+
+@certs_app.command("server")
+def certs_server(
+    host: Annotated[list[str], typer.Option(help="Name or address by which sites reach it; repeatable.")],
+    out: Folder = Path("certs"),
+    days: Days = 90,
+) -> None:
+    """Make the server's certificate."""
+    _need_deploy()
+    from fedal.engine.grpc.certs import issue_server
+
+    print(f"server: {issue_server(out, host, days)}")
+
+
+@certs_app.command("client")
+def certs_client(
+    site: str,
+    out: Folder = Path("certs"),
+    config: Annotated[Path | None, typer.Option("--config", help="Puts the public set's hash into it.")] = None,
+    days: Days = 90,
+) -> None:
+    """Make the invitation of a site: authority, certificate, key, and the hash of the public set."""
+    _need_deploy()
+    from fedal.engine.grpc.certs import issue_client
+
+    sha256 = None
+    if config is not None:
+        from fedal.deployment import load_federation
+        from fedal.engine.grpc.codec import manifest
+        from fedal.experiments.serve import plan_federation
+
+        sha256 = manifest(plan_federation(*load_federation(config)).public_x)
+    print(f"invitation of {site}: {issue_client(out, site, sha256, days)}")
+
+
+@app.command()
+def serve(config: FederationFile, insecure: Insecure = False) -> None:
+    """Serve a federation to its sites until its last round; the same command continues after any stop."""
+    _need_deploy()
+    from fedal.deployment import load_federation
+
+    run, deployment = load_federation(config)
+
+    from fedal.experiments.serve import plan_federation
+    from fedal.experiments.serve import serve as play
+
+    stop = _StopOnce()
+    signal.signal(signal.SIGTERM, stop._interrupt)
+    play(plan_federation(run, deployment), insecure=insecure, should_stop=stop.requested)
+
+
+@app.command()
+def join(
+    server: Server,
+    name: Annotated[str, typer.Option(help="The name of this site in the roster.")],
+    data: Annotated[Path, typer.Option(help="Private data: an .npz file with x and y. It is never sent.")],
+    model: Annotated[str, typer.Option(help="A name of `fedal models`, package.module:factory, or auto.")] = "auto",
+    invitation: InvitationFolder = None,
+    state: Annotated[Path | None, typer.Option(help="Where this site keeps its state. [default: NAME-state]")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the trained weights here (safetensors).")] = None,
+    share_metrics: Annotated[bool, typer.Option("--share-metrics", help="Send own test accuracy.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart-from-scratch", help="This site lost its state: let it begin anew.")
+    ] = False,
+    patience: Annotated[float, typer.Option(help="Seconds to wait for a server out of reach.")] = 600.0,
+    federation: Annotated[str, typer.Option(help="With --insecure: its name.")] = "fedal",
+    insecure: Insecure = False,
+) -> None:
+    """Take part in a federation with an own model and own data; the same command continues after any stop."""
+    _need_deploy()
+    found = _invitation(invitation or Path(name), insecure, name)
+
+    from fedal.experiments.join import SitePlan
+    from fedal.experiments.join import join as play
+
+    play(
+        SitePlan(
+            server, name, data, state or Path(f"{name}-state"), model, found, federation, save, share_metrics, restart,
+            patience,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def status(server: Server, invitation: InvitationFolder = None, insecure: Insecure = False) -> None:
+    """Ask a server who is connected, which round it is, and what has been sent."""
+    _need_deploy()
+    import grpc
+
+    from fedal.engine.grpc.channel import ask_status, open_channel, reason_of
+
+    found = _invitation(invitation or Path("operator"), insecure)
+    try:
+        with open_channel(server, found) as channel:
+            reply = ask_status(channel, timeout_s=5.0)
+    except grpc.RpcError as error:
+        raise FedalError(f"no answer from {server}: {reason_of(error)}") from None
+    print(f"{reply.federation}: round {reply.round} of {reply.total_rounds}, {reply.state}")
+    rows = [
+        [s.site, "yes" if s.connected else "no", f"{s.answer_ms:.1f} ms", str(s.up_bytes), str(s.down_bytes),
+         str(s.refused)]
+        for s in reply.sites
+    ]  # fmt: skip
+    _print_table("Sites", ["site", "connected", "last answer", "up bytes", "down bytes", "refused"], rows)
+
+
+@app.command("export-sites")
+def export_sites(
+    config: FederationFile,
+    out: Annotated[Path, typer.Option(help="A folder for one .npz file per client.")],
+    settings: Settings = None,
+) -> None:
+    """Write the private data that each client of `fedal run` would have: for rehearsing a deployment."""
+    checked = _config(config, {}, settings)
+    from fedal.experiments.serve import export_sites as export
+
+    for path in export(checked, out):
+        print(path)
+
+
+def _invitation(folder: Path, insecure: bool, site: str | None = None) -> Invitation | None:
+    if insecure:
+        return None
+    from fedal.engine.grpc.certs import read_invitation
+
+    found = read_invitation(folder)
+    if site is not None and found.site != site:
+        raise ConfigError(f"{folder} is the invitation of {found.site}, not of {site}.")
+    return found
+
+
+def _need_deploy() -> None:
+    import fedal.engine.grpc  # noqa: F401 - comes first: it decides what gRPC allows
+
+    try:
+        import cryptography  # noqa: F401
+        import grpc  # noqa: F401
+    except ImportError:
+        raise ConfigError("a deployment needs more packages. Type: pip install 'fedal[deploy]'") from None

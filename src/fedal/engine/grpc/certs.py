@@ -1,0 +1,190 @@
+"""A private certificate authority for one federation: the server's certificate and one for each site.
+
+A site is its certificate: the name is in it as `fedal://FEDERATION/SITE`, signed by the federation's own authority. An
+invitation is the folder that a site is handed: authority, certificate, key, and what it must not learn from the server
+itself: the name of the federation and the hash of the public set.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedal.errors import ConfigError
+
+DAYS = 90
+AUTHORITY_DAYS = 3650
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+OPERATOR = "operator"  # may ask for the status, is no site
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """All that a site needs besides its own model and data."""
+
+    federation: str
+    site: str
+    public_sha256: str | None
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+
+def identity_uri(federation: str, site: str) -> str:
+    return f"fedal://{federation}/{site}"
+
+
+def init(folder: Path, federation: str) -> None:
+    """Makes the authority of a federation; refuses to overwrite one."""
+    _refuse_bad_name(federation, "federation")
+    if (folder / "ca.key").exists():
+        raise ConfigError(f"{folder} holds an authority already. Choose another --out; overwriting it would void it.")
+    folder.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedal {federation}")])
+    now = datetime.now(UTC)
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(folder / "ca.key", key)
+    (folder / "ca.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "federation.json").write_text(json.dumps({"federation": federation}) + "\n")
+
+
+def issue_server(folder: Path, hosts: list[str], days: int = DAYS) -> Path:
+    """The server's certificate for these host names and addresses, in `folder/server`."""
+    names: list[x509.GeneralName] = [_host(host) for host in hosts]
+    return _issue(folder, "server", names, ExtendedKeyUsageOID.SERVER_AUTH, days)
+
+
+def issue_client(folder: Path, site: str, public_sha256: str | None, days: int = DAYS) -> Path:
+    """The invitation of a site, in `folder/SITE`."""
+    _refuse_bad_name(site, "site")
+    if site == "server":
+        raise ConfigError('a site cannot be called "server": that folder holds the server\'s certificate.')
+    if public_sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", public_sha256):
+        raise ConfigError(f"public set {public_sha256!r}: expected the 64 hexadecimal digits of its sha256.")
+    federation = federation_of(folder)
+    uri = x509.UniformResourceIdentifier(identity_uri(federation, site))
+    out = _issue(folder, site, [uri], ExtendedKeyUsageOID.CLIENT_AUTH, days)
+    content = {"federation": federation, "site": site, "public_sha256": public_sha256}
+    (out / "invitation.json").write_text(json.dumps(content, indent=1) + "\n")
+    return out
+
+
+def federation_of(folder: Path) -> str:
+    return str(_read_json(folder / "federation.json", "Make an authority with `fedal certs init`.")["federation"])
+
+
+def read_invitation(folder: Path) -> Invitation:
+    content = _read_json(folder / "invitation.json", "Ask the federation's operator for your invitation folder.")
+    try:
+        return Invitation(
+            str(content["federation"]),
+            str(content["site"]),
+            content["public_sha256"],
+            *(read_pem(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")),
+        )
+    except KeyError as error:
+        raise ConfigError(f"{folder / 'invitation.json'}: {error} is missing.") from None
+
+
+def read_pem(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}). `fedal certs` makes such files.") from None
+
+
+def _issue(folder: Path, name: str, names: list[x509.GeneralName], purpose: x509.ObjectIdentifier, days: int) -> Path:
+    authority, authority_key = _authority(folder)
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.now(UTC)
+    usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=max(0, -days) + 1))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    out = folder / name
+    out.mkdir(exist_ok=True)
+    _write_key(out / "key.pem", key)
+    (out / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (out / "ca.pem").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    return out
+
+
+def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        key = serialization.load_pem_private_key(read_pem(folder / "ca.key"), password=None)
+        certificate = x509.load_pem_x509_certificate(read_pem(folder / "ca.pem"))
+    except ValueError as error:
+        raise ConfigError(f"{folder}: the authority cannot be read ({error}).") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{folder / 'ca.key'}: not a key that `fedal certs init` made.")
+    return certificate, key
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    content = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def _read_json(path: Path, advice: str) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}). {advice}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not JSON ({error}). {advice}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a table. {advice}")
+    return content
+
+
+def _refuse_bad_name(name: str, what: str) -> None:
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{what} {name!r}: expected up to 63 lower-case letters, digits and dashes.")

@@ -1,0 +1,47 @@
+"""Why a message or a site is refused: stable codes, listed with cause and remedy in docs/errors.md."""
+
+from __future__ import annotations
+
+import enum
+
+from fedal.errors import FedalError
+
+
+class Code(enum.StrEnum):
+    """Tests and scripts rely on these, not on the texts."""
+
+    PROTOCOL_MAJOR = "FEDAL-E101"
+    WRONG_FEDERATION = "FEDAL-E102"
+    NOT_IN_ROSTER = "FEDAL-E103"
+    WRONG_IDENTITY = "FEDAL-E104"
+    SUPERSEDED = "FEDAL-E105"
+    STATE_LOST = "FEDAL-E106"
+    OTHER_RUN = "FEDAL-E107"
+    NOT_A_MESSAGE = "FEDAL-E109"
+    UNEXPECTED = "FEDAL-E110"
+    WRONG_INCARNATION = "FEDAL-E111"
+    WRONG_ROUND = "FEDAL-E112"
+    WRONG_EXCHANGE = "FEDAL-E113"
+    WRONG_BATCH = "FEDAL-E114"
+    NOT_SAVED = "FEDAL-E115"
+    UNDECLARED = "FEDAL-E120"
+    WRONG_FIELDS = "FEDAL-E121"
+    WRONG_DTYPE = "FEDAL-E122"
+    WRONG_SHAPE = "FEDAL-E123"
+    WRONG_LENGTH = "FEDAL-E124"
+    NOT_FINITE = "FEDAL-E125"
+    OUT_OF_RANGE = "FEDAL-E126"
+    WRONG_METRICS = "FEDAL-E127"
+    PUBLIC_SET = "FEDAL-E130"
+    NAMES_CODE = "FEDAL-E131"
+    SETTINGS = "FEDAL-E132"
+    COHORT_TOO_SMALL = "FEDAL-E140"
+    UNREACHABLE = "FEDAL-E142"
+
+
+class Refused(FedalError):
+    """A message or a party that was not accepted; nothing was changed by it."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code, self.text = code, text

@@ -1,0 +1,205 @@
+"""The network's side of the server: one stream per site, in a thread with an event loop of its own.
+
+A stream is let in when its certificate names a site of the roster and its first message agrees. Whatever arrives is
+checked before anything changes; a refused message ends its stream with a typed code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from fedal.engine.grpc import fedal_pb2 as pb
+from fedal.engine.grpc.certs import OPERATOR, identity_uri
+from fedal.engine.grpc.channel import CHUNK_BYTES, KEEPALIVE, PROTOCOL_MAJOR, SERVICE, refuse_plain_text_abroad
+from fedal.engine.grpc.refusals import Code, Refused
+from fedal.engine.grpc.seats import Seat
+from fedal.errors import ConfigError
+
+HELLO_S = 10.0
+Log = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What the network needs to know of the federation. Its functions are called from the network's thread."""
+
+    federation: str
+    seats: Mapping[str, Seat]
+    public_x: NDArray[np.float32]
+    welcome: Callable[[], pb.Welcome]
+    admit: Callable[[pb.Hello], None]  # raises Refused
+    status: Callable[[], pb.StatusReply]
+    log: Log
+
+
+class _Stream:
+    """The sending half of one stream."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.queue: asyncio.Queue[pb.FromServer | None] = asyncio.Queue()
+
+    def send(self, message: pb.FromServer) -> None:
+        self._loop.call_soon_threadsafe(self.queue.put_nowait, message)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self.queue.put_nowait, None)
+
+    def refuse(self, refused: Refused) -> None:
+        self.send(pb.FromServer(refusal=pb.Refusal(code=refused.code, text=refused.text)))
+        self.close()
+
+
+class Reception:
+    """Listens on an address until it is closed."""
+
+    def __init__(self, desk: Desk, address: str, credentials: grpc.ServerCredentials | None, largest: int) -> None:
+        if credentials is None:
+            refuse_plain_text_abroad(address)
+        self._desk, self._address, self._credentials, self._largest = desk, address, credentials, largest
+        self._server: Any = None
+        self.port = 0
+
+    def open(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fedal-reception", daemon=True)
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        except RuntimeError as error:
+            self.close()
+            raise ConfigError(f"cannot listen on {self._address}: {error}. Is the port taken?") from None
+
+    def close(self) -> None:
+        if self.port:
+            asyncio.run_coroutine_threadsafe(self._server.stop(0.5), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _open(self) -> None:
+        options = [
+            ("grpc.max_receive_message_length", self._largest),
+            ("grpc.max_concurrent_streams", 4),
+            ("grpc.so_reuseport", 0),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            *KEEPALIVE,
+        ]
+        limit = 4 * len(self._desk.seats) + 8
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limit)
+        handlers = {
+            "Join": grpc.stream_stream_rpc_method_handler(self._join, None, pb.FromServer.SerializeToString),
+            "PublicSet": grpc.unary_stream_rpc_method_handler(
+                self._public_set, pb.PublicSetRequest.FromString, pb.Chunk.SerializeToString
+            ),
+            "Status": grpc.unary_unary_rpc_method_handler(
+                self._status, pb.StatusRequest.FromString, pb.StatusReply.SerializeToString
+            ),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        if self._credentials is None:
+            self.port = self._server.add_insecure_port(self._address)
+        else:
+            self.port = self._server.add_secure_port(self._address, self._credentials)
+        await self._server.start()
+
+    async def _join(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[pb.FromServer]:
+        stream = _Stream(self._loop)
+        reader = asyncio.ensure_future(self._read(requests, context, stream))
+        try:
+            while (message := await stream.queue.get()) is not None:
+                yield message
+        finally:
+            reader.cancel()
+
+    async def _read(self, requests: AsyncIterator[bytes], context: Any, stream: _Stream) -> None:
+        seat: Seat | None = None
+        try:
+            first = _parsed(await asyncio.wait_for(anext(aiter(requests)), HELLO_S))
+            seat = self._let_in(first, context)
+            stream.send(pb.FromServer(welcome=self._desk.welcome()))
+            before = seat.connect(stream, first.hello)
+            if isinstance(before, _Stream):
+                before.refuse(Refused(Code.SUPERSEDED, "another process has joined with this certificate."))
+            self._desk.log("joined", site=seat.site)
+            async for message in requests:
+                seat.take(_parsed(message))
+        except Refused as refused:
+            self._desk.log("refused", site=seat.site if seat else "", code=refused.code, text=refused.text)
+            stream.refuse(refused)
+            if seat is not None:
+                seat.refuse(str(refused))
+        except (TimeoutError, StopAsyncIteration, grpc.RpcError, grpc.aio.BaseError):
+            pass  # the stream ended; its seat hears of it below
+        finally:
+            stream.close()
+            if seat is not None:
+                seat.disconnect(stream)
+                self._desk.log("disconnected", site=seat.site)
+
+    def _let_in(self, first: pb.FromSite, context: Any) -> Seat:
+        if first.WhichOneof("body") != "hello":
+            raise Refused(Code.UNEXPECTED, "a stream begins with Hello.")
+        hello = first.hello
+        if hello.protocol_major != PROTOCOL_MAJOR:
+            raise Refused(
+                Code.PROTOCOL_MAJOR,
+                f"protocol {hello.protocol_major}; this server speaks {PROTOCOL_MAJOR}. Install its fedal release.",
+            )
+        if hello.federation != self._desk.federation:
+            raise Refused(Code.WRONG_FEDERATION, f"this is federation {self._desk.federation}.")
+        site = self._identity(context, hello.site)
+        if site not in self._desk.seats:
+            raise Refused(Code.NOT_IN_ROSTER, "this site is not in the roster of the federation.")
+        if hello.site != site:
+            raise Refused(Code.WRONG_IDENTITY, f"the certificate is of {site}; the message says otherwise.")
+        self._desk.admit(hello)
+        return self._desk.seats[site]
+
+    def _identity(self, context: Any, claimed: str) -> str:
+        """The site that the certificate names; on plain loopback what is claimed."""
+        if self._credentials is None:
+            return claimed
+        prefix = identity_uri(self._desk.federation, "")
+        names = [
+            name.decode(errors="replace") for name in context.auth_context().get("x509_subject_alternative_name", [])
+        ]
+        ours = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        if len(ours) != 1 or not re.fullmatch(r"[a-z0-9-]{1,63}", ours[0]):
+            raise Refused(Code.WRONG_IDENTITY, "the certificate names no site of this federation.")
+        return str(ours[0])
+
+    async def _public_set(self, request: pb.PublicSetRequest, context: Any) -> AsyncIterator[pb.Chunk]:
+        await self._abort_strangers(context)
+        raw = np.ascontiguousarray(self._desk.public_x).tobytes()
+        for start in range(0, len(raw), CHUNK_BYTES):
+            yield pb.Chunk(data=raw[start : start + CHUNK_BYTES])
+
+    async def _status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:
+        await self._abort_strangers(context)
+        return self._desk.status()
+
+    async def _abort_strangers(self, context: Any) -> None:
+        try:
+            site = self._identity(context, OPERATOR)
+        except Refused as refused:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refused))
+        if site != OPERATOR and site not in self._desk.seats:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{Code.NOT_IN_ROSTER}: not in the roster.")
+
+
+def _parsed(raw: bytes) -> pb.FromSite:
+    try:
+        return pb.FromSite.FromString(raw)
+    except DecodeError:
+        raise Refused(Code.NOT_A_MESSAGE, f"{len(raw)} bytes that are no message of this protocol.") from None

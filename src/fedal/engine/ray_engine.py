@@ -1,0 +1,241 @@
+"""Clients in Ray actors, on one machine or a cluster: the same coroutines elsewhere, the same bits.
+
+An actor holds a group of clients for the whole run and works for one of them at a time, on one thread. This process
+keeps the loop, the server and the record; a stand-in for each client passes on what the loop asks. Ray pickles what
+crosses, so the cluster must be trusted: it is for simulation, deployment has an engine of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from fedal.errors import ConfigError, RunError
+from fedal.learners.base import Frozen, Learner, State
+from fedal.messages import Message
+from fedal.methods.base import ClientLogic, ClientRound
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONNECT_S = 10.0
+
+PhaseDone = Callable[[str, str], None]
+MakeClients = Callable[[tuple[str, ...], PhaseDone], Mapping[str, ClientLogic]]
+"""Names of clients -> their halves of the method. It must be possible to pickle it."""
+
+
+class ActorLost(RunError):
+    """An actor died, and what its clients had learned since the last checkpoint with it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far a client came: its upload (None at the end of its round) and the phases that it finished on the way."""
+
+    upload: Message | None
+    batch: str | None
+    phases: tuple[str, ...]
+
+
+class ClientGroup:
+    """Lives in an actor and owns its clients."""
+
+    def __init__(self, make: MakeClients, names: tuple[str, ...]) -> None:
+        torch.set_num_threads(1)  # before the first operator, as the threads engine does
+        self._finished: list[str] = []
+        self._past: dict[tuple[str, str], Frozen] = {}  # (client, phase) -> its model at the end of that phase
+        self._rounds: dict[str, ClientRound] = {}
+        self._clients = make(names, self._phase_done)
+
+    def _phase_done(self, client: str, phase: str) -> None:
+        self._past[client, phase] = self._clients[client].learner.frozen("eval")
+        self._finished.append(phase)
+
+    def begin(self, client: str, t: int) -> Step:
+        self._rounds[client] = self._clients[client].round(t)
+        return self._step(client, lambda: next(self._rounds[client]))
+
+    def send(self, client: str, reply: Message) -> Step:
+        return self._step(client, lambda: self._rounds[client].send(reply))
+
+    def _step(self, client: str, advance: Callable[[], Message]) -> Step:
+        self._finished.clear()
+        try:
+            upload: Message | None = advance()
+        except StopIteration:
+            upload = None
+        public = self._clients[client]._public
+        return Step(upload, public.drawn if public else None, tuple(self._finished))
+
+    def forget(self, client: str) -> None:
+        if client in self._rounds:
+            self._rounds.pop(client).close()
+        self._clients[client].learner.forget()
+
+    def predict(self, client: str, x: Tensor, phase: str | None) -> Tensor:
+        return self._clients[client].learner.predict(x) if phase is None else self._past[client, phase](x)
+
+    def learner_state(self, client: str) -> State:
+        return self._clients[client].learner.state_dict()
+
+    def load_learner_state(self, client: str, state: State) -> None:
+        self._clients[client].learner.load_state_dict(state)
+
+    def method_state(self, client: str) -> State:
+        return self._clients[client].state_dict()
+
+    def load_method_state(self, client: str, state: State) -> None:
+        self._clients[client].load_state_dict(state)
+
+
+Ask = Callable[..., Any]
+"""(verb, arguments) -> the answer of the client's actor."""
+
+
+class RayClient(ClientLogic):
+    """A client as the round loop sees it."""
+
+    def __init__(self, client_id: str, ask: Ask, phase_done: PhaseDone) -> None:
+        self.client_id, self._ask, self._tell = client_id, ask, phase_done
+        self._model = RayLearner(ask)
+        self.learner = cast(Learner, self._model)
+        self._spoken = _Spoken()
+        self._public = cast(Any, self._spoken)
+
+    def round(self, t: int) -> ClientRound:
+        step: Step = self._ask("begin", t)
+        while True:
+            for phase in step.phases:
+                self._model.phase = phase
+                try:
+                    self._tell(self.client_id, phase)
+                finally:
+                    self._model.phase = None
+            if step.upload is None:
+                return
+            self._spoken.drawn = step.batch
+            step = self._ask("send", (yield step.upload))
+
+    def state_dict(self) -> State:
+        return cast(State, self._ask("method_state"))
+
+    def load_state_dict(self, state: State) -> None:
+        self._ask("load_method_state", state)
+
+
+class RayLearner:
+    """What is asked of a learner from outside of a round. While a phase is reported it is the model of that moment."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self.phase: str | None = None
+
+    def predict(self, x: Tensor) -> Tensor:
+        return cast("Tensor", self._ask("predict", x, self.phase))
+
+    def forget(self) -> None:
+        with suppress(ActorLost):  # whoever is gone has nothing to forget
+            self._ask("forget")
+
+    def state_dict(self) -> State:
+        return cast(State, self._ask("learner_state"))
+
+    def load_state_dict(self, state: State) -> None:
+        self._ask("load_learner_state", state)
+
+
+class _Spoken:
+    drawn: str | None = None  # the digest of the public batch that the newest upload is about
+
+
+class RayCluster:
+    """A connection to Ray, and the actors of the present run."""
+
+    def __init__(self, ray: Any, workers: int) -> None:
+        self._ray = ray
+        self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self.groups: list[Any] = []
+
+    def place(self, names: tuple[str, ...], make: MakeClients, phase_done: PhaseDone) -> dict[str, RayClient]:
+        """New actors for the clients, dealt out in turn, in place of those of before."""
+        self.release()
+        count = min(self.workers, len(names))
+        actor, shared = self._ray.remote(num_cpus=1, max_restarts=0)(ClientGroup), self._ray.put(make)
+        self.groups = [actor.remote(shared, names[number::count]) for number in range(count)]
+        return {
+            name: RayClient(name, self._asks(self.groups[index % count], name), phase_done)
+            for index, name in enumerate(names)
+        }
+
+    def release(self) -> None:
+        for group in self.groups:
+            self._ray.kill(group)
+        self.groups = []
+
+    def _asks(self, group: Any, client: str) -> Ask:
+        from ray.exceptions import RayActorError, RayTaskError
+
+        def ask(verb: str, *arguments: Any) -> Any:
+            try:
+                return self._ray.get(getattr(group, verb).remote(client, *arguments))
+            except RayTaskError as error:
+                raise error.cause from None  # as if it had happened here
+            except RayActorError as error:
+                if error.actor_init_failed:
+                    raise RunError(f'client "{client}" could not be made in its actor: {_last_line(error)}') from None
+                raise ActorLost(f'the actor of client "{client}" died ({str(error).splitlines()[0]})') from None
+
+        return ask
+
+
+def _refuse_unreachable(address: str | None) -> None:
+    """Ray itself would wait for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError as error:
+        raise ConfigError(f"ray_address = {address}: nobody answers there ({error}). Is the cluster up?") from None
+
+
+def _last_line(error: Exception) -> str:
+    """Of a remote traceback: what was raised."""
+    return str(error).strip().splitlines()[-1].strip()
+
+
+@contextmanager
+def ray_cluster(address: str | None, workers: int) -> Iterator[RayCluster]:
+    """Ray at `address`; without one, a Ray of its own on this machine that listens on loopback only.
+
+    A Ray that this process has already started is used as it is.
+    """
+    if address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray's word for: loopback addresses only
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("engine = ray needs the package ray. Type: pip install 'fedal[ray]'") from None
+    starts = not ray.is_initialized()
+    if starts:
+        _refuse_unreachable(address)
+        local: dict[str, Any] = dict(num_cpus=workers or len(os.sched_getaffinity(0)), include_dashboard=False)
+        try:
+            ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else local))
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ConfigError(f"no Ray at {address or 'this machine'}: {str(error).splitlines()[0]}") from None
+    cluster = RayCluster(ray, workers)
+    try:
+        yield cluster
+    finally:
+        cluster.release()
+        if starts:
+            ray.shutdown()

@@ -1,0 +1,382 @@
+"""The server of a deployed federation: rounds, commits, recovery.
+
+A round that is saved is written by every site first; the server's own checkpoint, written when all have acknowledged,
+is the commit. Policy `wait`: when a site is missing, the server raises the incarnation, everybody returns to the newest
+committed round, and recomputation gives the same bits. Policy `continue`: nobody goes back.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedal import data as data_sources
+from fedal.checkpoint import load_newest, save_checkpoint
+from fedal.config import Config
+from fedal.data.streams import Samples
+from fedal.deployment import Deployment
+from fedal.durable import RecordFile
+from fedal.engine.grpc import fedal_pb2 as pb
+from fedal.engine.grpc.certs import read_pem
+from fedal.engine.grpc.channel import CONTROL_BYTES, PROTOCOL_MINOR, server_credentials
+from fedal.engine.grpc.codec import check_values, decode, largest_message, manifest
+from fedal.engine.grpc.refusals import Code, Refused
+from fedal.engine.grpc.seats import RemoteClient, RoundLost, Seat
+from fedal.engine.grpc.server import Desk, Reception
+from fedal.engine.loop import Federation
+from fedal.engine.threads import thread_workers
+from fedal.errors import ConfigError, Stopped
+from fedal.experiments.assemble import (
+    DTYPES,
+    build_learner,
+    build_server,
+    build_wire,
+    model_of,
+    refuse_misfits,
+    refuse_unfit_task,
+)
+from fedal.experiments.world import Task, prepare_world
+from fedal.messages import Message
+from fedal.methods.base import Uploads
+from fedal.runs import RunFolder, named_code, write_json
+
+SETTINGS = (
+    "method", "seed", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "precision", "channels_last",
+    "fused", "options",
+)  # fmt: skip
+"""What a site is told of the config: what decides its numbers, and nothing that names code or files."""
+
+SAVE_EVERY_S = 5.0  # checkpoint_every = auto
+TICK_S = 0.2
+
+
+def log_line(event: str, **fields: Any) -> None:
+    """One JSON object per line on standard error: no control character of anybody's text gets through."""
+    moment = datetime.now(UTC).isoformat(timespec="milliseconds")
+    print(json.dumps({"time": moment, "event": event, **fields}), file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the server knows before anybody joins."""
+
+    config: Config
+    deployment: Deployment
+    task: Task
+    public_x: NDArray[np.float32]
+
+
+def plan_federation(config: Config, deployment: Deployment) -> Plan:
+    """The public set and the task. Without n_classes they come from the config's data set, as in `fedal run`."""
+    code = named_code(config.model_dump(mode="json"))
+    if code and config.method in code:
+        raise ConfigError(f'method "{code[0]}" is code of your own; sites import nothing that a server names.')
+    if deployment.n_classes is not None and config.public is not None:
+        public_x = data_sources.load_public_npz(config.public)
+        return Plan(config, deployment, Task("own", public_x.shape[1:], deployment.n_classes), public_x)
+    world = prepare_world(config)
+    return Plan(config, deployment, world.task, world.public_x)
+
+
+def export_sites(config: Config, out: Path) -> list[Path]:
+    """The private data that each client of `fedal run` would have, as the .npz files of a deployment's sites."""
+    world = prepare_world(config)
+    data = world.dataset
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, indices in world.clients.items():
+        paths.append(out / f"{name}.npz")
+        np.savez(
+            paths[-1],
+            x=data.train_x[indices],
+            y=data.train_y[indices],
+            test_x=data.test_x,
+            test_y=data.test_y,
+            n_classes=np.array(data.n_classes),
+        )
+    return paths
+
+
+class Service:
+    """One server process."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        insecure: bool = False,
+        should_stop: Callable[[], bool] = lambda: False,
+        log: Callable[..., None] = log_line,
+    ) -> None:
+        config, deployment = plan.config, plan.deployment
+        self._config, self._deployment, self._task, self._log = config, deployment, plan.task, log
+        self._should_stop = should_stop
+        refuse_unfit_task(config, plan.task)
+        method, dtype = config.method_object(), DTYPES[config.precision]
+        public = Samples(plan.public_x, dtype)
+        names: dict[str, str] = {}
+        self._feature_width = 0
+        if method.needs & {"features", "same-features", "weights", "same-architecture"}:  # one model for all, by config
+            names = {str(table.name): model_of(config, str(table.name), table.model, plan.task)
+                     for table in config.client_tables}  # fmt: skip
+            learners = {name: build_learner(config, plan.task, name, model, public) for name, model in names.items()}
+            self._feature_width = refuse_misfits(method, learners, names)
+        self.server = build_server(config, plan.task, public, names, self._feature_width)
+        self.wire = build_wire(config, plan.task, self._feature_width)
+        self._declared, self._dtype = method.up, dtype
+        self.seats = {name: Seat(name, deployment.policy, self._validate) for name in config.client_names}
+        self._clients = {name: RemoteClient(seat, deployment.deadline_s) for name, seat in self.seats.items()}
+        self.folder = RunFolder(Path(deployment.folder))
+        self._public_sha256 = manifest(plan.public_x)
+        credentials = None
+        if not insecure:
+            pems = [read_pem(Path(deployment.certificates) / name) for name in ("ca.pem", "cert.pem", "key.pem")]
+            credentials = server_credentials(*pems)
+        largest = largest_message(method.up, self.wire._sizes, deployment.max_message_bytes)
+        desk = Desk(
+            deployment.federation, self.seats, plan.public_x, self._welcome, self._admit, self._status, log
+        )  # fmt: skip
+        self.reception = Reception(desk, deployment.listen, credentials, max(largest, CONTROL_BYTES))
+        self._run, self._incarnation, self._rounds, self._state = "", 0, 0, "starting"
+        self._began = self._saved_at = time.monotonic()
+
+    @property
+    def total_rounds(self) -> int:
+        return self._config.total_rounds
+
+    def play(self) -> None:
+        """Serves until the last round is committed and every site has its model."""
+        self.folder.create()
+        with self.folder.locked(), thread_workers(len(self.seats)) as workers:
+            if self.folder.summary.exists():
+                self._log("complete", folder=str(self.folder.path))
+                return
+            self._federation = Federation(self._clients, self.server, self.wire, workers, self._refuse_small_cohort)
+            self._open_folder()
+            self._restore()
+            self.reception.open()
+            self._log("listening", port=self.reception.port, run=self._run, public_sha256=self._public_sha256)
+            try:
+                self._play_on()
+            finally:
+                self.reception.close()
+                self._record.close()
+
+    def _play_on(self) -> None:
+        restore = self._deployment.policy == "wait"
+        while self._rounds < self.total_rounds:
+            self._gather()
+            try:
+                self._play_round(restore)
+                restore = False
+            except RoundLost as lost:
+                self._log("round lost", reason=str(lost), returns_to=self._committed)
+                for seat in self.seats.values():
+                    seat.drop()
+                if self._deployment.policy == "wait":
+                    self._record.close()
+                    self._restore()
+                    restore = True
+                else:
+                    self._raise_incarnation()
+        self._finish()
+
+    def _play_round(self, restore: bool) -> None:
+        t = self._rounds
+        save, report = self._save_is_due(t + 1), self._is_reported(t)
+        for client in self._clients.values():
+            client.begin = pb.Begin(
+                incarnation=self._incarnation, round=t, restore=restore, save=save, report=report
+            )  # fmt: skip
+        self._state = "training"
+        absent = {name for name, seat in self.seats.items() if not seat.connected}
+        skips = absent if self._deployment.policy == "continue" else set()
+        present = self._federation.play_round(t, lambda n, exchange: exchange == 0 and n in skips)
+        if len(present) < self._deployment.min_clients and self._config.method_object().exchanges:
+            raise RoundLost(f"{Code.COHORT_TOO_SMALL}: {len(present)} sites are left")
+        self._rounds = t + 1
+        if report or self._rounds == self.total_rounds:
+            self._record.append(self._row(present))
+        if save:
+            self._save()
+        if self._should_stop() and save and self._rounds < self.total_rounds:
+            raise Stopped(f"stopped after round {self._rounds}. Continue with the same `fedal serve`.")
+
+    # who is there
+
+    def _gather(self) -> None:
+        """Waits for all sites; with policy `continue`, after the deadline for enough of them."""
+        began, told = time.monotonic(), False
+        while True:
+            missing = [name for name, seat in self.seats.items() if not seat.connected]
+            enough = len(self.seats) - len(missing) >= self._deployment.min_clients
+            late = self._rounds > 0 or time.monotonic() - began > self._deployment.deadline_s
+            if not missing or (self._deployment.policy == "continue" and enough and late):
+                return
+            if self._should_stop():
+                raise Stopped(f"stopped after round {self._rounds}. Continue with the same `fedal serve`.")
+            if not told:
+                self._state, told = f"waiting for {', '.join(missing)}", True
+                self._log("waiting", missing=missing)
+            self.seats[missing[0]].wait_until(lambda seat: seat.connected, TICK_S)
+
+    def _refuse_small_cohort(self, uploads: Uploads) -> None:
+        """Called before the server's half sees the uploads: below min_clients nobody is answered."""
+        if len(uploads) < self._deployment.min_clients:
+            raise RoundLost(f"{Code.COHORT_TOO_SMALL}: {len(uploads)} sites answered")
+
+    def _admit(self, hello: pb.Hello) -> None:
+        if hello.run and hello.run != self._run and not hello.restart:
+            raise Refused(Code.OTHER_RUN, "this site holds the state of another run. Choose another --state folder.")
+        held = self._committed == 0 or self._committed in hello.rounds_held or hello.restart
+        if not held and self._deployment.policy == "wait":
+            raise Refused(
+                Code.STATE_LOST,
+                f"this site has no state of round {self._committed}. Restore its --state folder, or let it begin anew "
+                "with --restart-from-scratch.",
+            )
+        if not hello.rounds_held and self._committed > 0 and not hello.restart:
+            raise Refused(Code.STATE_LOST, "this site has lost its state. --restart-from-scratch lets it begin anew.")
+
+    def _welcome(self) -> pb.Welcome:
+        settings = self._config.model_dump(mode="json", include=set(SETTINGS))
+        return pb.Welcome(
+            protocol_minor=PROTOCOL_MINOR,
+            run=self._run,
+            settings=json.dumps(settings),
+            dataset=self._task.dataset,
+            input_shape=self._task.input_shape,
+            n_classes=self._task.n_classes,
+            public_samples=len(self.reception._desk.public_x),
+            public_sha256=self._public_sha256,
+            total_rounds=self.total_rounds,
+            feature_width=self._feature_width,
+        )
+
+    def _validate(self, site: str, upload: pb.Upload) -> Message:
+        message = decode(upload.payload, self._declared)
+        check_values(message, self.wire._sizes, self._dtype)
+        expected = self.server.expected_batch(upload.round, upload.exchange)
+        if (upload.batch or None if message.about_batch else None) != expected:
+            raise Refused(Code.WRONG_BATCH, f"an answer about batch {upload.batch[:40]!r}; expected {expected}.")
+        return message
+
+    def _status(self) -> pb.StatusReply:
+        reply = pb.StatusReply(
+            federation=self._deployment.federation,
+            incarnation=self._incarnation,
+            round=self._rounds,
+            total_rounds=self.total_rounds,
+            state=self._state,
+        )
+        for name, seat in self.seats.items():
+            up, down = self.wire.up_bytes[name], self.wire.down_bytes[name]
+            reply.sites.add(site=name, connected=seat.connected, answer_ms=seat.answer_ms, up_bytes=up,
+                            down_bytes=down, refused=seat.refused)  # fmt: skip
+        return reply
+
+    # state
+
+    def _open_folder(self) -> None:
+        """A folder continues its own run only; a new one gets a name that sites remember."""
+        about = self.folder.path / "federation.json"
+        text = self._config.to_toml()
+        if not about.exists():
+            self.folder.config.write_text(text)
+            write_json(about, {"run": secrets.token_hex(16), "incarnation": 0})
+        elif self.folder.config.read_text() != text:
+            raise ConfigError(
+                f"{self.folder.path} holds a run of another config. Choose another deployment.folder, or put the "
+                "config back."
+            )
+
+    def _restore(self) -> None:
+        """Back to the newest committed round, in a new incarnation."""
+        self._raise_incarnation()
+        found = load_newest(self.folder.checkpoints, lambda text: self._log("warning", text=text))
+        if found is None:
+            found = 0, {**self._snapshot(), "record_bytes": 0}
+            save_checkpoint(self.folder.checkpoints, *found)
+        self._rounds, state = found
+        self._committed = self._rounds
+        self._record = RecordFile(self.folder.metrics, int(state["record_bytes"]))
+        self.server.load_state_dict(state["server"])
+        self.wire.load_state_dict(state["wire"])
+
+    def _raise_incarnation(self) -> None:
+        """On disk before anybody hears of it: what belongs to an older one is refused from now on."""
+        about = self.folder.path / "federation.json"
+        content = json.loads(about.read_bytes())
+        self._run, self._incarnation = str(content["run"]), int(content["incarnation"]) + 1
+        write_json(about, {**content, "incarnation": self._incarnation})
+
+    def _snapshot(self) -> dict[str, Any]:
+        return {"server": self.server.state_dict(), "wire": self.wire.state_dict()}
+
+    def _save(self) -> None:
+        save_checkpoint(
+            self.folder.checkpoints, self._rounds, {**self._snapshot(), "record_bytes": self._record.sync()}
+        )
+        self._committed, self._saved_at = self._rounds, time.monotonic()
+        self._log("committed", round=self._rounds)
+
+    def _save_is_due(self, rounds: int) -> bool:
+        if rounds == self.total_rounds or self._should_stop():
+            return True
+        if isinstance(self._config.checkpoint_every, int):
+            return rounds % self._config.checkpoint_every == 0
+        return time.monotonic() - self._saved_at >= SAVE_EVERY_S
+
+    def _is_reported(self, t: int) -> bool:
+        tau, every = self._config.tau, self._config.eval_every
+        return (t + 1) * tau // every > t * tau // every or t + 1 == self.total_rounds
+
+    def _row(self, present: list[str]) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "round": self._rounds,
+            "iteration": self._rounds * self._config.tau,
+            "phase": "after_global",
+            "final": self._rounds == self.total_rounds,
+            "participants": present,
+            "incarnation": self._incarnation,
+            "up_bytes": self.wire.up_bytes.total(),
+            "down_bytes": self.wire.down_bytes.total(),
+            **{name: float(value) for name, value in self.server.observed.items()},
+            "seconds": round(time.monotonic() - self._began, 3),
+        }
+        shared = {name: self._clients[name].metrics for name in present if self._clients[name].metrics}
+        if shared:
+            row["sites"] = shared
+        return row
+
+    def _finish(self) -> None:
+        """Tells all sites that the run is over, and waits until each has written its model."""
+        self._state = "finished"
+        message = pb.FromServer(finished=pb.Finished(rounds=self.total_rounds))
+        for seat in self.seats.values():
+            seat.ask(message, None)
+        end = time.monotonic() + self._deployment.deadline_s
+        for seat in self.seats.values():
+            while not seat.wait_until(lambda seat: seat.left, TICK_S):
+                if self._should_stop():
+                    raise Stopped("all rounds are committed, but not every site has its model. Serve again for those.")
+                if self._deployment.policy == "continue" and time.monotonic() > end:
+                    break
+        write_json(self.folder.summary, {"status": "complete", "rounds": self.total_rounds})
+        self._log("finished", rounds=self.total_rounds)
+
+
+def serve(plan: Plan, *, insecure: bool = False, should_stop: Callable[[], bool] = lambda: False) -> None:
+    torch.set_num_threads(1)  # 1 and 2 intra-op threads give different bits
+    Service(plan, insecure=insecure, should_stop=should_stop).play()

@@ -1,0 +1,125 @@
+"""Models that speak numpy: whatever turns an array of inputs into an array of logits becomes a learner.
+
+A subclass says what the model answers (`outputs`), how it moves (`step`) and which arrays it consists of (`arrays`,
+`load_arrays`). Pending passes, anchors, tensors and state are done here, once. The modes of a pass are for BatchNorm
+and dropout; a model that has neither answers the same in all of them.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedal.learners.base import Mode, State
+
+Array = NDArray[Any]
+
+
+class Pass(NamedTuple):
+    """A batch, what the model answered, and the gradient of the mean loss in that answer."""
+
+    x: Array
+    logits: Array
+    dlogits: Array
+
+
+class ArrayLearner(ABC):
+    """A learner whose model speaks numpy. Inputs come as float32, in the shape of the data."""
+
+    _pending: tuple[tuple[Array, Array], ...] = ()
+
+    @abstractmethod
+    def outputs(self, x: Array) -> Array:
+        """The logits of a batch.  (B, ...) -> (B, K)"""
+
+    @abstractmethod
+    def step(self, passes: list[Pass]) -> None:
+        """One step along the sum of the passes' gradients."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, Array]:
+        """The model as arrays by name."""
+
+    @abstractmethod
+    def load_arrays(self, arrays: dict[str, Array]) -> None:
+        """Takes back what `arrays` gave; the arrays are its own."""
+
+    # the protocol
+
+    def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
+        inputs = _as_array(x)
+        logits = self.outputs(inputs)
+        self._pending = (*self._pending, (inputs, logits))
+        return _as_tensor(logits, x)
+
+    def learn(self, *dlogits: Tensor) -> None:
+        if len(dlogits) != len(self._pending):
+            raise ValueError(f"learn() got {len(dlogits)} gradients for {len(self._pending)} pending passes")
+        passes = [Pass(x, f, _as_array(gradient)) for (x, f), gradient in zip(self._pending, dlogits, strict=True)]
+        for one in passes:
+            if one.logits.shape != one.dlogits.shape:
+                raise ValueError(f"learn() got a gradient of shape {one.dlogits.shape} for logits {one.logits.shape}")
+        self.step(passes)
+        self.forget()
+
+    def forget(self) -> None:
+        self._pending = ()
+
+    def frozen(self, mode: Mode = "train") -> FrozenArrays:
+        return FrozenArrays(self.copy())
+
+    def predict(self, x: Tensor) -> Tensor:
+        return _as_tensor(self.outputs(_as_array(x)), x)
+
+    def state_dict(self) -> State:
+        return {"model": as_tensors(self.arrays())}
+
+    def load_state_dict(self, state: State) -> None:
+        self.load_arrays(as_arrays(state["model"]))
+        self.forget()
+
+    def copy(self) -> Self:
+        """One that shares nothing that changes."""
+        return copy.deepcopy(self)
+
+
+class FrozenArrays:
+    """An anchor: the learner as it was."""
+
+    def __init__(self, past: ArrayLearner) -> None:
+        self._past = past
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._past.predict(x)
+
+    def state_dict(self) -> State:
+        return self._past.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self._past.load_state_dict(state)
+
+
+def as_tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Copies of the arrays, for a state."""
+    return {name: torch.from_numpy(np.array(value, order="C")) for name, value in arrays.items()}
+
+
+def as_arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+    """Copies of the tensors of a state."""
+    return {name: value.numpy().copy() for name, value in tensors.items()}
+
+
+def _as_array(x: Tensor) -> Array:
+    """A copy: whoever owns x may use its memory again while the pass is pending."""
+    return np.array(x.detach().cpu().numpy(), np.float32, order="C")
+
+
+def _as_tensor(logits: Array, like: Tensor) -> Tensor:
+    return torch.from_numpy(np.array(logits, order="C")).to(device=like.device, dtype=like.dtype)

@@ -1,0 +1,134 @@
+"""Clients in Ray actors: the same bits as threads, also when an actor is killed; nothing listens beyond loopback.
+
+Ray runs in a process of its own: it forks, and other frameworks in this one do not like that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedal
+from commands import COMMAND, TINY
+from commands import fedal as command
+from fedal.errors import ConfigError
+from fedal.runs import read_rows
+from frameworks import by_hand
+from optional import needs
+
+SETTINGS = dict(method="fedal", dataset="digits", clients=10, iterations=60, eval_every=10, checkpoint_every=3)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # gone meanwhile
+            continue
+    found = {pid}
+    while new := {child for child, parent in parents.items() if parent in found} - found:
+        found |= new
+    yield from found - {pid}
+
+
+def actors(pid: int) -> list[int]:
+    return [child for child in descendants(pid) if b"ray::ClientGroup" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses, in hexadecimal, on which a process and its descendants wait for connections."""
+    inodes = set()
+    for process in [pid, *descendants(pid)]:
+        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                inodes.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
+            except OSError:
+                continue
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def start(folder: Path, **settings: Any) -> subprocess.Popen[str]:
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    line = [*COMMAND, "run", "--engine", "ray", "--out", str(folder), "--quiet", *words]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def assert_same(folder: Path, expected: fedal.Run) -> None:
+    found = fedal.load_run(folder)
+    assert without_times(found.metrics) == without_times(expected.metrics)
+    assert found.client_metrics == expected.client_metrics
+    for client in expected.client_models:
+        file = f"models/{client}.safetensors"
+        assert (found.path / file).read_bytes() == (expected.path / file).read_bytes(), client
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(0, marks=pytest.mark.soak), pytest.param(3, marks=pytest.mark.soak)])
+def test_ray_gives_the_bits_of_threads_whether_or_not_actors_are_killed(kills: int, tmp_path: Path) -> None:
+    needs("ray", "ray")
+    threads = fedal.run(fedal.Config(**SETTINGS), tmp_path / "threads")
+    process = start(tmp_path / "ray", workers=2, **SETTINGS)
+    try:
+        for kill in range(kills):
+            rows = 4 * kill + 2
+            while len(read_rows(tmp_path / "ray" / "metrics.jsonl")) < rows or len(actors(process.pid)) < 2:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.02)
+            assert listening(process.pid) <= LOOPBACK
+            os.kill(actors(process.pid)[0], signal.SIGKILL)
+        _, err = process.communicate(timeout=200)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert err.count("new actors") == kills, err
+    assert_same(tmp_path / "ray", threads)
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    answer = command("run", *TINY, "--engine", "ray", "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert "pip install 'fedal[ray]'" in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_address_where_nobody_answers_is_refused_at_once(tmp_path: Path) -> None:
+    needs("ray", "ray")
+    answer = command("run", *TINY, "--engine", "ray", "--ray-address", "127.0.0.1:1", "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert "nobody answers" in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_models_given_in_python_are_refused_by_ray(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"client-01.*package\.module:factory"):
+        fedal.run(fedal.Config(engine="ray", clients=2), tmp_path / "run", models={"client-01": by_hand(64, 10)})
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"engine": "ray", "instruments": ("zeta",)}, "engine = threads only"),
+        ({"ray_address": "10.0.0.1:6379"}, "needs engine = ray"),
+        ({"engine": "slurm"}, "threads"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        fedal.Config(**settings)
