@@ -103,7 +103,7 @@ def as_markdown(results: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", help="a part of a workload's name")
+    parser.add_argument("--only", default="", help="parts of workloads' names, with commas")
     options = parser.parse_args()
     threads = len(os.sched_getaffinity(0))
     results: dict[str, Any] = {
@@ -115,7 +115,7 @@ def main() -> None:
         "workloads": {},
     }
     for workload in WORKLOADS:
-        if options.only and options.only.lower() not in workload.name.lower():
+        if not any(part in workload.name.lower() for part in options.only.lower().split(",")):
             continue
         row = race(workload, options.repeats, threads)
         row["fp64_difference"] = check_equal(workload)
@@ -123,10 +123,9 @@ def main() -> None:
         print(f"{workload.name}: {row['ratio_to_better_naive']:.2f} x the better naive loop", flush=True)
     table = as_markdown(results)
     print(f"\n{table}")
-    if not options.only:
-        (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+    (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from fedal.aggregate import leave_one_out, mean_over_clients
 from fedal.discriminator import Discriminator
@@ -37,7 +37,7 @@ class FedALOptions(LessForgettingOptions):
     discriminator_temperature: float = Field(2.0, gt=0, description="temperature E of the discriminator's input")
     discriminator_lr: float = Field(1e-4, gt=0, description="step size eta_d of the discriminator")
     discriminator_optimizer: Literal["adam", "sgd"] = Field("adam", description="how the discriminator steps")
-    discriminator_hidden: tuple[int, ...] = Field((32, 265), description="widths of its hidden layers")
+    discriminator_hidden: tuple[PositiveInt, ...] = Field((32, 265), description="widths of its hidden layers")
     discriminator_leak: float = Field(0.0, ge=0, lt=1, description="negative slope of its ReLUs (0 = plain ReLU)")
     discriminator_clip: float = Field(0.0, ge=0, description="largest norm of its gradient; 0 = no clipping")
 

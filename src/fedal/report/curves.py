@@ -32,7 +32,7 @@ def plot_curves(comparison: Comparison) -> Path:
     shown = [row for row in comparison.rows if row.runs]
     for index, row in enumerate(shown):
         iterations, values = _curve(row)
-        colour, style = COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
+        colour, style = COLOURS[index % len(COLOURS)], STYLES[index % len(STYLES)]
         final = f"{row.mean('test_accuracy'):.3f}"
         axes.plot(iterations, values.mean(0), label=f"{row.method}  ({final})", color=colour, linestyle=style)
         if len(values) > 1:
