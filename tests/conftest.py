@@ -1,4 +1,4 @@
-"""Shared by all tests: helper modules beside this file can be imported, and torch works on one thread."""
+"""Shared by all tests: helper modules beside this file can be imported, torch works on one thread, and is seeded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import pytest
 import torch
 
 import fedal.engine.grpc  # noqa: F401 - before anybody imports gRPC, whose TLS it restricts
+
+torch.manual_seed(0)  # models that are made while tests are collected
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -180,7 +180,7 @@ class PythonNoise(Bare):
     ("model", "generator"),
     [
         (Functional(), "torch"),
-        (nn.Sequential(nn.Linear(3, 3), nn.RReLU()), "torch"),
+        (nn.Sequential(nn.Linear(3, 64), nn.RReLU()), "torch"),  # draws for negative units: some of 64 are
         (nn.Sequential(nn.Linear(3, 3), nn.AlphaDropout(0.5)), "torch"),
         (NumpyNoise(), "numpy"),
         (PythonNoise(), "random"),

@@ -18,7 +18,7 @@ def refuse_hidden_randomness(learner: Learner, x: Tensor, client_id: str) -> Non
     `nn.Dropout` layers are fine, their masks come from counters; `F.dropout`, noise layers and the like are not.
     """
     before = _generator_states()
-    learner.logits(x, mode="frozen")
+    learner.logits(torch.cat([x, -x]), mode="frozen")  # both signs: RReLU, for one, draws for negative units only
     learner.forget()
     drawn = [name for name, state in _generator_states().items() if state != before[name]]
     if drawn:
