@@ -93,6 +93,9 @@ class Config(BaseModel):
     workers: int = Field(0, ge=0, description="worker threads or actors (0: one per core); does not change a bit")
     channels_last: bool = Field(True, description="memory format of convolutional nets")
     fused: bool = Field(True, description="the fused optimizer kernel")
+    stacked: bool | Literal["auto"] = Field(
+        "auto", description="small nets of one architecture learn as one (auto: LeNet5); changes the last bits"
+    )
     precision: Literal["fp32", "fp64"] = Field("fp32", description="numbers of models, data and messages")
     device: str = Field("cpu", description="torch device (only cpu is tested)")
     require: Literal["black-box", "outputs-only"] | None = Field(None, description="refuse methods that reveal more")
@@ -152,7 +155,8 @@ class Config(BaseModel):
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
     """The config in a TOML file (if any) with overrides on top."""
     values = read_toml(path) if path is not None else {}
-    values.pop("deployment", None)  # how a server serves this run: see deployment.py
+    if values.pop("deployment", None) is not None:  # how a server serves this run: see deployment.py
+        values.setdefault("stacked", False)  # sites never stack, and the same file has the same bits in one process
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
         return Config(**merge_settings(values, given))
@@ -298,9 +302,10 @@ SEVERAL_TYPES = {
     "clients": "expected a number of clients or a list of tables with name and model",
     "models": "expected auto, same, a name of `fedal models`, or a list of names",
     "checkpoint_every": "expected a number of rounds, or auto",
+    "stacked": "expected true, false or auto",
 }
-WRONG_TYPE = ("tuple_type", "int_type", "int_parsing", "string_type")
-TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$")  # how pydantic names the branch of a union
+WRONG_TYPE = ("tuple_type", "int_type", "int_parsing", "string_type", "bool_type", "bool_parsing")
+TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # how pydantic names the branch of a union
 
 
 def _explain(error: ValidationError, known: list[str]) -> list[str]:

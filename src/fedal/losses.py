@@ -29,12 +29,22 @@ class Loss:
         return self.evaluate()
 
 
+def _batch(logits: Tensor) -> int:
+    """B, also where stacked clients have an axis in front: each has its own mean.  (..., B, K)"""
+    return logits.shape[-2]
+
+
+def _size(values: Tensor) -> int:
+    """B * K of one client."""
+    return values.shape[-2] * values.shape[-1]
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Loss:
     """-log softmax(f)_y, the loss l(y, f) of local training in Eq. (client_loss_loc)."""
-    rows = torch.arange(len(logits), device=logits.device)
+    at_label = labels.unsqueeze(-1)
     gradient = torch.softmax(logits, -1)
-    gradient[rows, labels] -= 1
-    return Loss(gradient / len(logits), lambda: -torch.log_softmax(logits, -1)[rows, labels].mean())
+    gradient.scatter_add_(-1, at_label, gradient.new_full((), -1).expand(at_label.shape))
+    return Loss(gradient / _batch(logits), lambda: -torch.log_softmax(logits, -1).gather(-1, at_label).mean())
 
 
 def soft_cross_entropy(target: Tensor, logits: Tensor) -> Loss:
@@ -51,7 +61,7 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
     E = temperature
     p, q = torch.softmax(teacher / E, -1), torch.softmax(student / E, -1)
     return Loss(
-        (q - p) / (E * len(student)),  # Eq. (gradient_kl)
+        (q - p) / (E * _batch(student)),  # Eq. (gradient_kl)
         lambda: (p * (torch.log_softmax(teacher / E, -1) - torch.log_softmax(student / E, -1))).sum(-1).mean(),
     )
 
@@ -59,13 +69,13 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
 def mse(target: Tensor, values: Tensor) -> Loss:
     """Mean over batch and columns of the squared distance; also for features (B, d)."""
     difference = values - target
-    return Loss(2 * difference / difference.numel(), lambda: difference.square().mean())
+    return Loss(2 * difference / _size(difference), lambda: difference.square().mean())
 
 
 def l1(target: Tensor, values: Tensor) -> Loss:
     """Mean over batch and columns of the absolute distance (the digest loss of FedMD's authors)."""
     difference = values - target
-    return Loss(difference.sign() / difference.numel(), lambda: difference.abs().mean())
+    return Loss(difference.sign() / _size(difference), lambda: difference.abs().mean())
 
 
 def cross_correlation(target: Tensor, student: Tensor, off_diagonal: float, unbiased_std: bool = False) -> Loss:
@@ -179,4 +189,4 @@ def d_kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
 def class_prior(counts: Tensor, smoothing: float = 1.0) -> Tensor:
     """log pi: a client's own label frequencies with `smoothing` pseudo-samples per class.  (K,) -> (K,)"""
     smoothed = counts.double() + smoothing
-    return (smoothed / smoothed.sum()).log()
+    return (smoothed / smoothed.sum(-1, keepdim=True)).log()

@@ -11,8 +11,11 @@ numbers of one input, C an option of the method (`Method.axes`), * any length.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from fedal.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,6 +95,20 @@ class Message:
     def with_tensors(self, tensors: dict[str, Tensor]) -> Message:
         """The same message with other tensors: what a reader gets is a copy."""
         return replace(self, **tensors)
+
+    def split(self, size: int) -> list[Message]:
+        """What stacked clients say, one message each."""
+        return [
+            self.with_tensors({name: tensor[index] for name, tensor in self.tensors().items()}) for index in range(size)
+        ]
+
+    @staticmethod
+    def join(messages: Sequence[Message]) -> Message:
+        """One message to stacked clients, with a client axis in front of every tensor."""
+        first = messages[0]
+        return first.with_tensors(
+            {name: torch.stack([message.tensors()[name] for message in messages]) for name in first.tensors()}
+        )
 
 
 @dataclass(frozen=True)

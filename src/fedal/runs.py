@@ -122,7 +122,8 @@ class RunFolder:
             raise ConfigError(f"no run in {self.path} (there is no config.toml). Start one with `fedal run`.")
         if not trust:
             self._refuse_imports()
-        return load_config(self.config, {})
+        before_stacks = "stacked" not in read_toml(self.config)  # a run of an older version goes on as it began
+        return load_config(self.config, {"stacked": False} if before_stacks else {})
 
     def read_environment(self) -> dict[str, Any]:
         try:

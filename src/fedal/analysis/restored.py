@@ -42,16 +42,17 @@ def restored(
     if found is None:
         raise ConfigError(f"{run.path} has no checkpoint yet. Play it first: `fedal resume {run.path}`.")
     rounds, state = found
-    world = restore_world(run.config, run.folder.partition, data, public)
-    with thread_workers(run.config.workers) as workers:
+    config = run.config.with_(stacked=False)  # the instruments look into single learners
+    world = restore_world(config, run.folder.partition, data, public)
+    with thread_workers(config.workers) as workers:
         assembly = assemble(
-            run.config, world, workers, own_models=models, phase_done=lambda client, phase: panel.trained(client)
+            config, world, workers, own_models=models, phase_done=lambda client, phase: panel.trained(client)
         )
         federation = assembly.federation
         federation.server.load_state_dict(state["server"])
         for client, logic in federation.clients.items():
-            logic.learner.load_state_dict(state["clients"][client]["learner"])
+            assembly.learners[client].load_state_dict(state["clients"][client]["learner"])
             logic.load_state_dict(state["clients"][client]["method"])
-        site = Site(run.config, world, assembly, workers)
+        site = Site(config, world, assembly, workers)
         panel = Panel(tuple(INSTRUMENTS), site)
         yield Restored(run, rounds, site, panel)

@@ -6,7 +6,7 @@ view without a copy; a client holds index lists, not copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,7 +56,13 @@ class PrivateData:
 
     def batch(self, t: int, i: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of iteration i of round t: global step t * tau + i.  -> (B, ...), (B,)"""
-        chosen = self._indices[self.ids(t, i)]
+        return self.take(self.chosen(t, i))
+
+    def chosen(self, t: int, i: int) -> Tensor:
+        """Where that batch lies among the samples of all clients.  -> (B,)"""
+        return self._indices[self.ids(t, i)]
+
+    def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         return self._samples.take(chosen), self._labels[chosen]
 
     def ids(self, t: int, i: int) -> Tensor:
@@ -66,7 +72,23 @@ class PrivateData:
     def everything(self, batch_size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
         """All own samples once, in order."""
         for chosen in torch.split(self._indices, batch_size):
-            yield self._samples.take(chosen), self._labels[chosen]
+            yield self.take(chosen)
+
+
+class PrivateStack:
+    """The labelled samples of stacked clients: a client axis in front of every batch."""
+
+    def __init__(self, members: Sequence[PrivateData]) -> None:
+        self._members = members
+        self.n_classes = members[0].n_classes
+        self.label_counts = torch.stack([member.label_counts for member in members])[:, None]  # (G, 1, K)
+
+    def batch(self, t: int, i: int) -> tuple[Tensor, Tensor]:
+        """-> (G, B, ...), (G, B)"""
+        chosen = torch.cat([member.chosen(t, i) for member in self._members])
+        x, y = self._members[0].take(chosen)
+        size = len(self._members)
+        return x.view(size, -1, *x.shape[1:]), y.view(size, -1)
 
 
 class PublicData:

@@ -30,14 +30,26 @@ class MissedExchange(Exception):
 
 @dataclass
 class _Turn:
-    """One client in one round: its coroutine, what goes in next, what came out (None: it ended)."""
+    """One client, or one stack of clients, in one round: its coroutine, what goes in next, what came out.
 
-    client_id: str
+    An upload of None says that the coroutine ended.
+    """
+
+    client_ids: list[str]
     logic: ClientLogic
     round: ClientRound
     reply: Message | None = None
     upload: Message | None = None
     missed: bool = False
+
+    def uploads(self) -> list[Message | None]:
+        """What each client says."""
+        if len(self.client_ids) > 1 and isinstance(self.upload, Message):
+            return [*self.upload.split(len(self.client_ids))]
+        return [self.upload] * len(self.client_ids)
+
+    def receive(self, replies: list[Message]) -> None:
+        self.reply = Message.join(replies) if len(replies) > 1 else replies[0]
 
 
 class Federation:
@@ -61,43 +73,62 @@ class Federation:
 
         A client that misses an exchange is closed, keeps its weights, sits out the round and returns at the next.
         """
-        turns = {n: _Turn(n, logic, _begun(logic, t)) for n, logic in self.clients.items()}
+        turns = self._turns(t)
         try:
-            return self._exchange(t, turns, self.server.round(t, list(turns)), is_absent)
+            return self._exchange(t, turns, self.server.round(t, list(self.clients)), is_absent)
         except Exception:  # none of these coroutines is ever resumed
-            for turn in turns.values():
+            for turn in turns:
                 self._sit_out(turn)
             raise
 
+    def _turns(self, t: int) -> list[_Turn]:
+        """One for each coroutine: names with the same logic are a stack."""
+        stacks: dict[int, list[str]] = {}
+        for n, logic in self.clients.items():
+            stacks.setdefault(id(logic), []).append(n)
+        return [_Turn(names, self.clients[names[0]], _begun(self.clients[names[0]], t)) for names in stacks.values()]
+
     def _exchange(
-        self, t: int, turns: dict[str, _Turn], server: ServerRound, is_absent: Callable[[str, int], bool]
+        self, t: int, turns: list[_Turn], server: ServerRound, is_absent: Callable[[str, int], bool]
     ) -> list[str]:
         asks, _ = _send(server, None, t, 0)
         for exchange in itertools.count():
-            for n in [n for n in turns if is_absent(n, exchange)]:
-                self._sit_out(turns.pop(n))
-            self._workers.map(partial(_advance, t=t, exchange=exchange), turns.values())
-            for n in [n for n, turn in turns.items() if turn.missed]:
-                self._sit_out(turns.pop(n))
+            for turn in turns:
+                turn.missed = any(is_absent(n, exchange) for n in turn.client_ids)
+            self._let_go(turns)
+            self._workers.map(partial(_advance, t=t, exchange=exchange), turns)
+            self._let_go(turns)
             _refuse_out_of_step(turns, asks, t, exchange)
+            present = {n for turn in turns for n in turn.client_ids}
             if not asks:
-                return list(turns)
+                return [n for n in self.clients if n in present]
             batch = self.server.expected_batch(t, exchange)
             with _reported(f"round {t}, exchange {exchange}"):
-                uploads = {n: self._up(turn, batch) for n, turn in turns.items()}
+                passed = {n: message for turn in turns for n, message in self._up(turn, batch).items()}
+            uploads = {n: passed[n] for n in self.clients if n in passed}  # in roster order, whoever is stacked
             self._observe(uploads)
             asks, replies = _send(server, uploads, t, exchange)
-            for n, turn in turns.items():
-                if not replies or n not in replies:
-                    raise OutOfStepError(f'round {t}, exchange {exchange}: the server has no reply for client "{n}".')
+            for turn in turns:
+                silent = [n for n in turn.client_ids if not replies or n not in replies]
+                if silent:
+                    raise OutOfStepError(
+                        f'round {t}, exchange {exchange}: the server has no reply for client "{silent[0]}".'
+                    )
                 with _reported(f"round {t}, exchange {exchange}"):
-                    turn.reply = self.wire.down(n, replies[n])
+                    turn.receive([self.wire.down(n, (replies or {})[n]) for n in turn.client_ids])
         raise AssertionError("unreachable")
 
-    def _up(self, turn: _Turn, batch: str | None) -> Message:
+    def _up(self, turn: _Turn, batch: str | None) -> dict[str, Message]:
         public = turn.logic._public
         speaks_of = public.drawn if public and isinstance(turn.upload, Message) and turn.upload.about_batch else None
-        return self.wire.up(turn.client_id, turn.upload, speaks_of, batch)
+        each = zip(turn.client_ids, turn.uploads(), strict=True)
+        return {n: self.wire.up(n, upload, speaks_of, batch) for n, upload in each}
+
+    def _let_go(self, turns: list[_Turn]) -> None:
+        """Closes those who miss this exchange and takes them out of the round; a stack goes as a whole."""
+        for turn in [turn for turn in turns if turn.missed]:
+            self._sit_out(turn)
+            turns.remove(turn)
 
     @staticmethod
     def _sit_out(turn: _Turn) -> None:
@@ -126,7 +157,7 @@ def _begun(logic: ClientLogic, t: int) -> ClientRound:
 
 def _advance(turn: _Turn, t: int, exchange: int) -> None:
     """Runs a client to its next upload or to the end of its round. Any thread may do it."""
-    with _reported(f'client "{turn.client_id}", round {t}, exchange {exchange}'):
+    with _reported(f'client "{turn.logic.client_id}", round {t}, exchange {exchange}'):
         try:
             turn.upload = next(turn.round) if exchange == 0 else turn.round.send(turn.reply)
         except StopIteration:
@@ -145,8 +176,9 @@ def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -
             return False, stop.value
 
 
-def _refuse_out_of_step(turns: Mapping[str, _Turn], asks: bool, t: int, exchange: int) -> None:
-    for n, turn in turns.items():
+def _refuse_out_of_step(turns: list[_Turn], asks: bool, t: int, exchange: int) -> None:
+    for turn in turns:
+        n = turn.logic.client_id
         if asks and turn.upload is None:
             raise OutOfStepError(f'round {t}: client "{n}" ended after {exchange} exchanges, the server expects more.')
         if not asks and turn.upload is not None:

@@ -7,17 +7,20 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 from torch import nn
 
 from fedal.config import Config
-from fedal.data.streams import PrivateData, PublicData, Samples
+from fedal.data.streams import PrivateData, PrivateStack, PublicData, Samples
 from fedal.engine.loop import Federation, Workers
 from fedal.errors import ConfigError, NotApplicableError
+from fedal.experiments.stacking import stacks
 from fedal.experiments.world import Task, World
 from fedal.learners.base import VERBS, Learner
 from fedal.learners.probe import refuse_hidden_randomness
+from fedal.learners.stacked_learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.methods.base import ClientLogic, ClientSetup, Method, ServerLogic, ServerSetup, Uploads
 from fedal.models import build, candidates, check_output_width
@@ -68,17 +71,15 @@ def assemble(
         )
         learners[name] = build_learner(config, world.task, name, model_names[name], public, own)
     feature_width = refuse_misfits(method, learners, model_names)
+    private = {name: _private_data(config, world, name, train, labels) for name in learners}
     clients = {
-        name: build_client(
-            config,
-            name,
-            learner,
-            _private_data(config, world, name, train, labels),
-            public,
-            phase_done,
-        )
+        name: build_client(config, name, learner, private[name], public, phase_done)
         for name, learner in learners.items()
     }
+    for names in stacks(config, model_names):
+        clients |= dict.fromkeys(
+            names, _stacked_client(config, world.task, names, learners, private, public, phase_done)
+        )
     server = build_server(config, world.task, public, model_names, feature_width)
     wire = build_wire(config, world.task, feature_width)
     return Assembly(
@@ -159,6 +160,34 @@ def build_client(
             public=_public_view(config, public),
             options=config.options,
             phase_done=partial(phase_done, client),
+        )
+    )
+
+
+def _stacked_client(
+    config: Config,
+    task: Task,
+    names: tuple[str, ...],
+    learners: Mapping[str, Learner],
+    private: Mapping[str, PrivateData],
+    public: Samples,
+    phase_done: Callable[[str, str], None],
+) -> ClientLogic:
+    """One half of the method for several clients: each tensor it sees or sends has a client axis in front."""
+
+    def all_done(phase: str) -> None:
+        for name in names:
+            phase_done(name, phase)
+
+    members = [cast("TorchLearner", learners[name]) for name in names]
+    return config.method_object().client(
+        ClientSetup(
+            client_id=", ".join(names),
+            learner=StackedLearner(members, len(task.input_shape)),
+            private=PrivateStack([private[name] for name in names]),
+            public=_public_view(config, public),
+            options=config.options,
+            phase_done=all_done,
         )
     )
 

@@ -224,6 +224,8 @@ def refuse_other_run(job: Job, public_sizes: dict[tuple[str | None, ...], int]) 
         raise ConfigError(f'{job.folder} holds a run with other code, "{strange.pop()}". Choose another --out.')
     saved = folder.read_config(trust=True).model_dump(exclude_none=True)
     wanted = {**_what_defaults_mean(job.config, saved, public_sizes), **wanted}
+    if job.config.stacked == "auto":  # a run that began with or without stacks goes on as it began
+        wanted["stacked"] = saved["stacked"]
     keys = [
         key for key in Config.model_fields if key in saved.keys() | wanted.keys() and key not in IGNORED_DIFFERENCES
     ]

@@ -27,6 +27,7 @@ from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError, FedalError, RunError, Stopped
 from fedal.experiments.assemble import OwnModels, assemble, build_clients
 from fedal.experiments.recorder import Recorder
+from fedal.experiments.stacking import resolve_stacked
 from fedal.experiments.world import World, prepare_world, restore_world
 from fedal.runs import Run, RunFolder, describe_environment, environment_differences, write_json
 
@@ -320,7 +321,7 @@ class _Session:
             "wire": federation.wire.state_dict(),
             "server": federation.server.state_dict(),
             "clients": {
-                client: {"learner": logic.learner.state_dict(), "method": logic.state_dict()}
+                client: {"learner": self._assembly.learners[client].state_dict(), "method": logic.state_dict()}
                 for client, logic in federation.clients.items()
             },
         }
@@ -335,7 +336,7 @@ class _Session:
         federation.server.load_state_dict(state["server"])
         self._recorder.load_state_dict(state["record"])
         for client, logic in federation.clients.items():
-            logic.learner.load_state_dict(state["clients"][client]["learner"])
+            self._assembly.learners[client].load_state_dict(state["clients"][client]["learner"])
             logic.load_state_dict(state["clients"][client]["method"])
 
     def _note_failure(self, error: BaseException) -> None:
@@ -356,7 +357,10 @@ class _Session:
         """The config with everything decided that was left to the data: what config.toml records."""
         from fedal.experiments.world import default_partition
 
-        changes: dict[str, Any] = {"partition": self._config.partition or default_partition(self._config)}
+        changes: dict[str, Any] = {
+            "partition": self._config.partition or default_partition(self._config),
+            "stacked": resolve_stacked(self._config, self._assembly.model_names),
+        }
         if self._world.public is not None:
             changes["public_size"] = len(self._world.public)
         if self._config.iterations is None and self._config.rounds is None:

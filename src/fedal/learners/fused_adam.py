@@ -28,7 +28,7 @@ class FusedAdam:
         active = [(parameter, parameter.grad) for parameter in self._parameters if parameter.grad is not None]
         if not active:
             return
-        slots = [self.state.get(parameter) or self._begin(parameter) for parameter, _ in active]
+        slots = [self.slots(parameter) for parameter, _ in active]
         steps = [slot["step"] for slot in slots]
         torch._foreach_add_(steps, 1)
         torch._fused_adam_(
@@ -47,10 +47,12 @@ class FusedAdam:
             maximize=False,
         )
 
-    def _begin(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        self.state[parameter] = {
-            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-            "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-            "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-        }
+    def slots(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Number of steps and both moments of a parameter; zeros before its first step."""
+        if parameter not in self.state:
+            self.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+            }
         return self.state[parameter]

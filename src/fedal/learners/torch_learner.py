@@ -51,8 +51,9 @@ class TorchLearner:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._clock = MaskClock(philox_key(seed, "dropout", owner))
         seed_dropout(self.module, self._clock)
-        self._parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         self._optimizer = self._new_optimizer()
+        self._shared_slots: dict[nn.Parameter, dict[str, Tensor]] = {}
         self._pending: list[Tensor] = []
         self._pending_features: Tensor | None = None
         self._spares: list[nn.Module] = []  # modules of anchors that are gone, to be filled again
@@ -79,7 +80,7 @@ class TorchLearner:
         self._optimizer.zero_grad()
         torch.autograd.backward(roots, gradients)
         if self.settings.clip:
-            nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
+            nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
         self._optimizer.step()
         self.forget()
         self._clock.step += 1
@@ -137,34 +138,49 @@ class TorchLearner:
             str(index): {
                 name: value.clone() for name, value in self._optimizer.state[parameter].items() if value is not None
             }
-            for index, parameter in enumerate(self._parameters)
+            for index, parameter in enumerate(self.parameters)
             if parameter in self._optimizer.state
         }
         return {"model": self.weights(), "optimizer": slots, "step": self._clock.step}
 
     def load_state_dict(self, state: State) -> None:
         self.load_weights(state["model"])
-        self.reset_optimizer()
-        for index, slots in state["optimizer"].items():
-            parameter = self._parameters[int(index)]
-            # Moments must have their parameter's memory format: the fused kernel walks them side by side.
-            self._optimizer.state[parameter] = {
-                name: value.clone() if name == "step" else torch.empty_like(parameter.detach()).copy_(value)
-                for name, value in slots.items()
-            }
+        if not self._shared_slots:
+            self.reset_optimizer()
+        for index, parameter in enumerate(self.parameters):
+            saved = state["optimizer"].get(str(index), {})
+            if self._shared_slots:
+                for name, slot in self._shared_slots[parameter].items():
+                    slot.copy_(saved[name]) if saved else slot.zero_()
+            elif saved:
+                # Moments must have their parameter's memory format: the fused kernel walks them side by side.
+                self._optimizer.state[parameter] = {
+                    name: value.clone() if name == "step" else torch.empty_like(parameter.detach()).copy_(value)
+                    for name, value in saved.items()
+                }
         self._clock.step = int(state["step"])
         self.forget()
+
+    # as a member of a stack (see stacked_learner.py)
+
+    def share_optimizer_state(self, parameter: nn.Parameter, slots: dict[str, Tensor]) -> None:
+        """From now on the state of this parameter is a part of the stack's: it is read and written in place."""
+        self._shared_slots[parameter] = self._optimizer.state[parameter] = slots
+
+    def count_step(self) -> None:
+        """The stack has made a step for this learner."""
+        self._clock.step += 1
 
     # inside
 
     def _new_optimizer(self) -> torch.optim.Optimizer | FusedAdam:
         s = self.settings
         if s.optimizer == "adam" and s.fused:
-            return FusedAdam(self._parameters, s.lr, s.weight_decay)
+            return FusedAdam(self.parameters, s.lr, s.weight_decay)
         if s.optimizer == "adam":
-            return torch.optim.Adam(self._parameters, lr=s.lr, weight_decay=s.weight_decay)
+            return torch.optim.Adam(self.parameters, lr=s.lr, weight_decay=s.weight_decay)
         return torch.optim.SGD(
-            self._parameters, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay, fused=s.fused
+            self.parameters, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay, fused=s.fused
         )
 
     def _formatted(self, x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from fedal.messages import NOT_BLACK_BOX, Leak, Message
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedal.data.streams import PrivateData, PublicData
+    from fedal.data.streams import PrivateData, PrivateStack, PublicData
     from fedal.learners.base import FeatureLearner, Learner, Mode, State
 
 ClientRound = Generator[Message, Any, None]
@@ -82,7 +82,7 @@ class ClientSetup:
 
     client_id: str
     learner: Learner
-    private: PrivateData
+    private: PrivateData | PrivateStack
     public: PublicData | None
     options: MethodOptions
     phase_done: Callable[[str], None] = lambda phase: None
@@ -94,7 +94,7 @@ class ClientLogic:
     def __init__(self, setup: ClientSetup) -> None:
         self.client_id = setup.client_id
         self.learner = setup.learner
-        self.private = setup.private
+        self.private = cast("PrivateData", setup.private)  # of a stack: the same with a client axis in front
         self.hp: Any = setup.options
         self._public = setup.public
         self._phase_done = setup.phase_done

@@ -92,7 +92,9 @@ class FedALClient(ClientLogic):
             others = leave_one_out(down.mean, f, down.count)
             self.step(  # Eq. (client_loss_glo)
                 distillation=weighted(self.hp.distillation, d_kl(others, f, self.hp.temperature)),  # Eq. (kl)
-                adversarial=weighted(self.hp.adversarial, down.grad / len(f)),  # dU_n/df_n per sample -> batch mean
+                adversarial=weighted(
+                    self.hp.adversarial, down.grad / f.shape[-2]
+                ),  # dU_n/df_n per sample -> batch mean
                 keep_global=anchor.pull(x, f),  # r^glo
             )
 

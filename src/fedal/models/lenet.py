@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from fedal.models.classifier import Classifier
+from fedal.models.pooling import HalvingMaxPool
 
 
 class LeNet5(Classifier):
@@ -15,10 +16,10 @@ class LeNet5(Classifier):
         frame = (32 - side) // 2  # 28x28 becomes 32x32 with a frame of zeros
         body = nn.Sequential(
             nn.Conv2d(channels, 6, 5, padding=frame),
-            nn.MaxPool2d(2),  # ReLU after the pool: the same numbers from a quarter of the work
+            HalvingMaxPool(),  # ReLU after the pool: the same numbers from a quarter of the work
             nn.ReLU(),
             nn.Conv2d(6, 16, 5),
-            nn.MaxPool2d(2),
+            HalvingMaxPool(),
             nn.ReLU(),
             nn.Flatten(),
             nn.Linear(16 * 5 * 5, 120),  # the third 5x5 convolution: the image is 5x5 here, and this is faster

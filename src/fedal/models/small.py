@@ -10,6 +10,7 @@ import math
 from torch import nn
 
 from fedal.models.classifier import Classifier
+from fedal.models.pooling import HalvingMaxPool
 
 FEATURES = 64
 
@@ -34,7 +35,7 @@ class SmallCNN(Classifier):
         layers: list[nn.Module] = []
         for width_out in (16, 32):
             layers += [nn.Conv2d(channels, width_out, 3, padding=1, bias=not batch_norm)]
-            layers += [nn.MaxPool2d(2, ceil_mode=True)]
+            layers += [HalvingMaxPool()]
             layers += [nn.BatchNorm2d(width_out)] if batch_norm else []
             layers += [nn.ReLU()]
             channels, height, width = width_out, -(-height // 2), -(-width // 2)

@@ -1,0 +1,50 @@
+"""Which clients learn as one stack. A fixed table, never a measurement: a config has the same bits everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fedal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedal.config import Config
+
+STACK = 5  # clients in one stack: more share the cost of an operator, fewer keep more cores busy
+STACKABLE_METHODS = ("local", "fedmd", "fedmd-lf", "fedal")  # mathematics on (..., B, K) outputs alone
+STACKABLE_MODELS = ("lenet5", "cnn-small", "mlp-small")  # chains of layers without BatchNorm or dropout
+WORTH_STACKING = ("lenet5",)  # what `auto` stacks; docs/performance.md has the measurement
+
+
+def resolve_stacked(config: Config, models: Mapping[str, str]) -> bool:
+    """What `stacked` means for clients with these models; raises where it was asked for and cannot be done."""
+    obstacle = _obstacle(config)
+    if config.stacked is True and obstacle:
+        raise ConfigError(f"stacked = true: {obstacle} Leave stacked at auto, or set it to false.")
+    if config.stacked == "auto":
+        return not obstacle and all(model in WORTH_STACKING for model in models.values())
+    return config.stacked
+
+
+def stacks(config: Config, models: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """Clients of one architecture, in client order, `STACK` at a time; whoever remains alone is in none."""
+    if not resolve_stacked(config, models):
+        return []
+    same = {model: [name for name, other in models.items() if other == model] for model in STACKABLE_MODELS}
+    return [chunk for names in same.values() for chunk in _chunks(names) if len(chunk) > 1]
+
+
+def _chunks(names: Sequence[str]) -> list[tuple[str, ...]]:
+    return [tuple(names[start : start + STACK]) for start in range(0, len(names), STACK)]
+
+
+def _obstacle(config: Config) -> str | None:
+    if config.method not in STACKABLE_METHODS:
+        return f"{config.method} works client by client; stacked clients can play {', '.join(STACKABLE_METHODS)}."
+    if config.engine != "threads":
+        return f"engine = {config.engine} keeps clients apart; stacks need engine = threads."
+    if config.optimizer != "adam" or not config.fused or not config.channels_last:
+        return "stacks learn with optimizer = adam, fused = true and channels_last = true."
+    if config.instruments:
+        return f"instruments = {','.join(config.instruments)} look into single learners."
+    return None
