@@ -96,7 +96,9 @@ class Config(BaseModel):
     stacked: bool | Literal["auto"] = Field(
         "auto", description="small nets of one architecture learn as one (auto: LeNet5); changes the last bits"
     )
-    precision: Literal["fp32", "fp64"] = Field("fp32", description="numbers of models, data and messages")
+    precision: Literal["fp32", "fp64", "bf16"] = Field(
+        "fp32", description="numbers of models, data and messages; bf16: torch layers compute in it, the rest is fp32"
+    )
     device: str = Field("cpu", description="torch device (only cpu is tested)")
     require: Literal["black-box", "outputs-only"] | None = Field(None, description="refuse methods that reveal more")
     allow_nondeterministic: bool = Field(False, description="let models draw from global random generators")

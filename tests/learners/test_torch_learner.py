@@ -528,3 +528,16 @@ def test_a_reset_optimizer_steps_like_a_new_one() -> None:
     for learner in (used, fresh):
         train(learner, range(2))
     assert same_bits(used.weights(), fresh.weights())
+
+
+def test_bf16_is_what_layers_compute_in_and_nothing_is_kept_in_it() -> None:
+    x, y = batch(dtype=torch.float32)
+    coarse, fine = (learner_of(conv_batch_norm, torch.float32, bf16=bf16) for bf16 in (True, False))
+    for learner in (coarse, fine):
+        learner.learn(d_cross_entropy(learner.logits(x), y))
+    outputs, expected = coarse.predict(x), fine.predict(x)
+    assert outputs.dtype is torch.float32 and not torch.equal(outputs, expected)
+    torch.testing.assert_close(outputs, expected, rtol=0.05, atol=0.05)
+    assert torch.equal(coarse.frozen("eval")(x), outputs)
+    kept = [*coarse.weights().values(), *coarse.state_dict()["optimizer"]["0"].values()]
+    assert all(value.dtype is torch.float32 for value in kept if value.is_floating_point())

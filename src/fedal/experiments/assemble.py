@@ -27,7 +27,8 @@ from fedal.models import build, candidates, check_output_width
 from fedal.seeding import BatchStream, philox_key, raw_bits, torch_seeded
 from fedal.wire import Wire
 
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.float32}
+"""Of weights, data and messages; `bf16` is what torch layers compute in, nothing is kept or sent in it."""
 
 OWNS_MODELS = {"server-model", "weights"}
 
@@ -269,6 +270,7 @@ def _settings(config: Config) -> TorchSettings:
         weight_decay=config.weight_decay,
         fused=config.fused,
         channels_last=config.channels_last,
+        bf16=config.precision == "bf16",
     )
 
 

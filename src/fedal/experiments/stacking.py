@@ -45,6 +45,8 @@ def _obstacle(config: Config) -> str | None:
         return f"engine = {config.engine} keeps clients apart; stacks need engine = threads."
     if config.optimizer != "adam" or not config.fused or not config.channels_last:
         return "stacks learn with optimizer = adam, fused = true and channels_last = true."
+    if config.precision == "bf16":
+        return "precision = bf16 makes small nets slower, not faster; stacks compute in fp32 or fp64."
     if config.instruments:
         return f"instruments = {','.join(config.instruments)} look into single learners."
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -29,6 +29,7 @@ class TorchSettings:
     fused: bool = True
     channels_last: bool = True
     clip: float = 0.0  # largest norm of the whole gradient; 0 = no clipping
+    bf16: bool = False  # layers compute in bfloat16 where torch's autocast allows it; weights and outputs stay
 
 
 class TorchLearner:
@@ -63,7 +64,7 @@ class TorchLearner:
     def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
         self._clock.current_pass = len(self._pending)
         with _in_mode(self.module, mode), self._clock.forward(), torch.enable_grad():
-            output: Tensor = self.module(self._formatted(x))
+            output = self._widened(self.module, x)
         self._pending.append(output)
         return output.detach()
 
@@ -95,8 +96,7 @@ class TorchLearner:
 
     def predict(self, x: Tensor) -> Tensor:
         with _in_mode(self.module, "eval"), torch.no_grad():
-            output: Tensor = self.module(self._formatted(x))
-        return output
+            return self._widened(self.module, x)
 
     # on request: features, weights
 
@@ -115,8 +115,8 @@ class TorchLearner:
             raise ValueError("one pending pass with features at a time: learn() or forget() it first")
         self._clock.current_pass = len(self._pending)
         with _in_mode(self.module, mode), self._clock.forward(), torch.enable_grad():
-            features: Tensor = self.module.features(self._formatted(x))  # type: ignore[operator]
-            output: Tensor = self.module.classify(features)  # type: ignore[operator]
+            features = self._widened(self.module.features, x)  # type: ignore[arg-type]
+            output = self._widened(self.module.classify, features)  # type: ignore[arg-type]
         self._pending_features = features
         self._pending.append(output)
         return output.detach(), features.detach()
@@ -183,6 +183,13 @@ class TorchLearner:
             self.parameters, lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay, fused=s.fused
         )
 
+    def _widened(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """What a part of the model makes of x, in the numbers of the run whatever it computes in."""
+        if not self.settings.bf16:
+            return function(self._formatted(x))
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return function(self._formatted(x)).to(x.dtype)
+
     def _formatted(self, x: Tensor) -> Tensor:
         return x.contiguous(memory_format=self._format) if x.dim() == 4 else x.contiguous()
 
@@ -191,7 +198,7 @@ class TorchFrozen:
     """An anchor: the learner as it was. Its module returns to the learner for the next anchor when it is dropped."""
 
     def __init__(self, learner: TorchLearner, mode: Mode) -> None:
-        self._spares, self._mode, self._formatted = learner._spares, mode, learner._formatted
+        self._spares, self._mode, self._widened = learner._spares, mode, learner._widened
         self._clock = learner._clock
         self._module = learner._spares.pop() if learner._spares else copy.deepcopy(learner.module)
         with torch.no_grad():
@@ -202,8 +209,7 @@ class TorchFrozen:
     def __call__(self, x: Tensor) -> Tensor:
         mode: Mode = "frozen" if self._mode == "train" else self._mode  # as the student, but no buffer moves
         with _in_mode(self._module, mode), self._clock.forward(), torch.no_grad():
-            output: Tensor = self._module(self._formatted(x))
-        return output
+            return self._widened(self._module, x)
 
     def state_dict(self) -> State:
         return {name: value.clone() for name, value in self._module.state_dict().items()}

@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
 class HalvingMaxPool(nn.Module):
-    """`nn.MaxPool2d(2, ceil_mode=True)`: the same numbers, faster where nobody asks for a gradient.
+    """`nn.MaxPool2d(2, ceil_mode=True)`: the same numbers and gradients with less to compute and less to keep.
 
     torch's kernel also finds where each maximum is, which only a backward pass needs; with fewer channels than a vector
     register holds it walks window by window, 8 times slower than the maximum of the four quarters of the image.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        odd = x.shape[-2] % 2 or x.shape[-1] % 2
-        if odd or (x.requires_grad and torch.is_grad_enabled()):
+        height, width = x.shape[-2:]
+        if height % 2 or width % 2 or height * width > torch.iinfo(torch.int16).max:
             return F.max_pool2d(x, 2, ceil_mode=True)
+        if x.requires_grad and torch.is_grad_enabled():
+            pooled: Tensor = _LightPool.apply(x)  # type: ignore[no-untyped-call]
+            return pooled
         top = torch.maximum(x[..., 0::2, 0::2], x[..., 0::2, 1::2])
         bottom = torch.maximum(x[..., 1::2, 0::2], x[..., 1::2, 1::2])
         return torch.maximum(top, bottom)
+
+
+class _LightPool(torch.autograd.Function):
+    """torch's kernels, but a pending pass keeps 2 bytes per output, not the whole input and 8: 7% of it.
+
+    A client that waits for its reply holds its pending pass, and a thousand of them must fit into memory.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        pooled, places = torch.ops.aten.max_pool2d_with_indices(x, [2, 2], [2, 2])
+        ctx.save_for_backward(places.to(torch.int16))
+        ctx.shape = x.shape
+        return pooled
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (places,) = ctx.saved_tensors
+        last = gradient.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if last else torch.contiguous_format
+        like_input = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=layout)
+        spread: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
+            gradient, like_input, [2, 2], [2, 2], [0, 0], [1, 1], False, places.long()
+        )
+        return spread
