@@ -1,7 +1,8 @@
-"""`make bench`: races the engine against the naive loop and writes benchmarks/results.json and docs/performance.md.
+"""`make bench`: races the engine against the naive loop and measures what surrounds it.
 
-One process, interleaved repeats, medians. The naive loop runs with torch's default threads and with one; the ratio is
-to the better of the two.
+One process, interleaved repeats, medians. The naive loop runs with torch's default threads and with one; ratios are to
+the better of the two. Writes benchmarks/results.json and the generated part of docs/performance.md; what is measured
+alone (`--only`) replaces its own part of the results and leaves the others.
 """
 
 from __future__ import annotations
@@ -9,123 +10,105 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.workloads import WORKLOADS, Contest, Workload, contest
+from benchmarks import engine_share, races, scaling
+from benchmarks.workloads import LENET, WORKLOADS, Workload
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
 PAGE = HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 
 
-def measured_peak(threads: int, size: int = 1024, repeats: int = 5) -> float:
-    """GFLOP/s of a large fp32 matrix product: what this machine can do at this moment."""
-    torch.set_num_threads(threads)
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    a @ b
-    times = [_timed(lambda: a @ b) for _ in range(repeats)]
-    return 2 * size**3 / min(times) / 1e9
-
-
-def race(workload: Workload, repeats: int, threads: int) -> dict[str, Any]:
-    times: dict[str, list[float]] = {"naive, default threads": [], "naive, one thread": [], "fedal": []}
-    with contest(workload, rounds=3 * workload.rounds * (repeats + 1)) as both:
-        gflop = _count_gflop(both)
-        players: dict[str, tuple[int, Callable[[], None]]] = {
-            "naive, default threads": (threads, both.play_naive),
-            "naive, one thread": (1, both.play_naive),
-            "fedal": (1, both.play_engine),
-        }
-        for _ in range(repeats):
-            for name, (n_threads, play) in players.items():
-                torch.set_num_threads(n_threads)
-                times[name].append(_timed(lambda play=play: [play() for _ in range(workload.rounds)]))  # type: ignore[misc]
-    iterations = workload.rounds * workload.tau
-    ms = {name: 1e3 * median(values) / iterations for name, values in times.items()}
-    naive = min(ms["naive, default threads"], ms["naive, one thread"])
+def machine() -> dict[str, Any]:
     return {
-        "ms_per_iteration": ms,
-        "ratio_to_better_naive": naive / ms["fedal"],
-        "gflop_per_iteration": gflop,
-        "gflops_fedal": gflop / ms["fedal"] * 1e3,
+        "cores": races.CORES,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "bf16": races.has_bf16(),
+        "torch": torch.__version__,
+        "load_before": os.getloadavg()[0],
     }
 
 
-def check_equal(workload: Workload) -> float:
-    """Both play two rounds in fp64; the largest difference of any weight."""
-    with contest(workload, rounds=2, precision="fp64") as both:
-        for _ in range(2):
-            both.play_engine()
-            both.play_naive()
-        return both.difference()
+def race(workload: Workload, repeats: int) -> dict[str, Any]:
+    if "resnet34" in workload.models:
+        repeats = 1  # minutes each
+    return {
+        "peak_gflops": races.measured_peak(),
+        **races.race(workload, repeats),
+        "fp64_difference": races.check_equal(workload),
+    }
 
 
-def _count_gflop(both: Contest) -> float:
-    """Counted on the naive loop, less the reference passes that the engine proves to be superfluous."""
-    counter = FlopCounterMode(display=False)
-    with counter:
-        both.play_naive()
-    return float(counter.get_total_flops()) / both.workload.tau / 1e9
-
-
-def _timed(play: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    play()
-    return time.perf_counter() - began
+def parts(repeats: int) -> dict[str, Callable[[], Any]]:
+    measurements: dict[str, Callable[[], Any]] = {w.name: lambda w=w: race(w, repeats) for w in WORKLOADS}  # type: ignore[misc]
+    return measurements | {
+        f"{LENET.name} under load": lambda: races.race_under_load(LENET, repeats),
+        "scaling": scaling.measure,
+        "engine share": lambda: {w.name: engine_share.engine_share(w) for w in WORKLOADS[:2]},
+        "evaluation": lambda: {w.name: engine_share.evaluation(w) for w in WORKLOADS[:2]},
+        "seconds to first iteration": engine_share.seconds_to_first_iteration,
+    }
 
 
 def as_markdown(results: dict[str, Any]) -> str:
+    here = results["machine"]
     lines = [
-        f"{results['cores']} cores, {results['cpu_capability']}, torch {results['torch']}; medians of "
-        f"{results['repeats']} interleaved repeats; measured fp32 peak {results['peak_gflops']:.0f} GFLOP/s.",
+        f"{here['cores']} cores, {here['cpu_capability']}, torch {here['torch']}; medians of interleaved repeats.",
+        "" if here["bf16"] else "This processor has no bf16 arithmetic, so bf16 is not raced here.",
         "",
-        "| workload | naive, default threads | naive, one thread | fedal | ratio to the better naive | GFLOP/s | "
-        "share of peak | largest difference in fp64 |",
-        "|---|---|---|---|---|---|---|---|",
+        "| workload | contender | ms per iteration | ratio to the better naive | GFLOP/s | share of peak |",
+        "|---|---|---|---|---|---|",
     ]
-    for name, row in results["workloads"].items():
-        ms = row["ms_per_iteration"]
-        lines.append(
-            f"| {name} | {ms['naive, default threads']:.0f} ms | {ms['naive, one thread']:.0f} ms "
-            f"| {ms['fedal']:.0f} ms | {row['ratio_to_better_naive']:.2f} | {row['gflops_fedal']:.0f} "
-            f"| {row['gflops_fedal'] / results['peak_gflops']:.0%} | {row['fp64_difference']:.0e} |"
-        )
+    races_ = {name: row for name, row in results.items() if isinstance(row, dict) and "ms_per_iteration" in row}
+    for name, row in races_.items():
+        for contender, ms in row["ms_per_iteration"].items():
+            ratio = row["ratio_to_better_naive"].get(contender)
+            gflops = row["gflop_per_iteration"] / ms * 1e3
+            peak = f"{gflops / row['peak_gflops']:.0%}" if "peak_gflops" in row else ""
+            shown = "" if ratio is None else f"**{ratio:.2f}**"
+            lines.append(f"| {name} | {contender} | {ms:.0f} | {shown} | {gflops:.0f} | {peak} |")
+    lines += ["", "Largest difference of any weight between engine and naive loop after two rounds in fp64: "]
+    lines[-1] += ", ".join(f"{n} {row['fp64_difference']:.0e}" for n, row in races_.items() if "fp64_difference" in row)
+    if "scaling" in results:
+        lines += ["", *scaling.as_markdown(results["scaling"])]
+    if "engine share" in results:
+        share = ", ".join(f"{name} {value:.1%}" for name, value in results["engine share"].items())
+        lines += ["", f"The engine's own share of an iteration (wire, batch indices, records, loop): {share}."]
+    if "evaluation" in results:
+        told = [
+            f"{name} {row['images_per_second']:,.0f} images/s, {row['share_of_run']:.1%} of a run with the defaults"
+            for name, row in results["evaluation"].items()
+        ]
+        lines += ["", f"Evaluation: {'; '.join(told)}."]
+    if "seconds to first iteration" in results:
+        seconds = results["seconds to first iteration"]
+        lines += ["", f"From typing `fedal run` on digits to the record of its first iteration: {seconds:.1f} s."]
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default="", help="parts of workloads' names, with commas")
+    parser.add_argument("--only", default="", help="parts of the measurements' names, with commas")
     options = parser.parse_args()
-    threads = len(os.sched_getaffinity(0))
-    results: dict[str, Any] = {
-        "cores": threads,
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "torch": torch.__version__,
-        "repeats": options.repeats,
-        "peak_gflops": measured_peak(threads),
-        "workloads": {},
-    }
-    for workload in WORKLOADS:
-        if not any(part in workload.name.lower() for part in options.only.lower().split(",")):
+    before = json.loads(RESULTS.read_text()) if options.only and RESULTS.exists() else {}
+    results: dict[str, Any] = {**before, "machine": machine()}
+    for name, measure in parts(options.repeats).items():
+        if not any(part in name.lower() for part in options.only.lower().split(",")):
             continue
-        row = race(workload, options.repeats, threads)
-        row["fp64_difference"] = check_equal(workload)
-        results["workloads"][workload.name] = row
-        print(f"{workload.name}: {row['ratio_to_better_naive']:.2f} x the better naive loop", flush=True)
+        results[name] = measure()
+        print(f"{name}: {json.dumps(results[name])}", flush=True)
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     table = as_markdown(results)
     print(f"\n{table}")
-    (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+    before_block, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before_block}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,42 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from fedal.models.lenet import LeNet5
+
 Batches = list[list[int]]
 """Which samples each batch holds, in order."""
 
 
 def kl(teacher: Tensor, student: Tensor) -> Tensor:
     return F.kl_div(F.log_softmax(student, 1), F.softmax(teacher, 1), reduction="batchmean")
+
+
+class PlainLeNet5(nn.Module):
+    """LeNet5 as it is usually written, with the parameters of fedal's in the same order."""
+
+    def __init__(self, channels: int, n_classes: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = F.relu(self.fc2(F.relu(self.fc1(x.flatten(1)))))
+        logits: Tensor = self.fc3(x)
+        return logits
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """The same network, written without any thought of speed."""
+    if isinstance(model, LeNet5):
+        first = next(model.parameters())
+        other = PlainLeNet5(first.shape[1], list(model.parameters())[-1].numel()).to(first.dtype)
+        with torch.no_grad():
+            for mine, theirs in zip(other.parameters(), model.parameters(), strict=True):
+                mine.copy_(theirs)
+        return other
+    return copy.deepcopy(model).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload,no-any-return]
 
 
 class NaiveFedAL:
@@ -34,7 +64,7 @@ class NaiveFedAL:
         tau: int,
         lr: float = 1e-3,
     ) -> None:
-        self.models = [copy.deepcopy(model) for model in models]
+        self.models = [plain(model) for model in models]
         self.discriminator = copy.deepcopy(discriminator)
         self.tau = tau
         self.optimizers = [torch.optim.Adam(model.parameters(), lr=lr) for model in self.models]

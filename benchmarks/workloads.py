@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from fedal.experiments.world import World
 from fedal.methods.fedal import FedALServer
 from fedal.seeding import BatchStream
 
-PUBLIC = 1000
+PUBLIC, PER_CLIENT = 1000, 200  # samples
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ class Workload:
     rounds: int
     tau: int = 5
 
-    def config(self, precision: str = "fp32", workers: int = 0) -> Config:
+    def config(self, **settings: Any) -> Config:
         tables = tuple({"model": self.models[i % len(self.models)]} for i in range(self.clients))
-        return Config(dataset=self.dataset, clients=tables, tau=self.tau, precision=precision, workers=workers)
+        return Config(dataset=self.dataset, clients=tables, tau=self.tau, **settings)
 
-    def world(self, per_client: int = 200) -> World:
+    def world(self, per_client: int = PER_CLIENT) -> World:
         """Random images: the arithmetic does not care what they show."""
         generator = np.random.Generator(np.random.Philox(key=1))
         n = PUBLIC + per_client * self.clients
@@ -50,8 +51,9 @@ class Workload:
         return World(data, dict(zip(names, parts, strict=True)), np.arange(PUBLIC), x[:PUBLIC], 0)
 
 
+LENET = Workload("LeNet5 x10", "mnist", (1, 28, 28), ("lenet5",), 10, rounds=1)
 WORKLOADS = (
-    Workload("LeNet5 x10", "mnist", (1, 28, 28), ("lenet5",), 10, rounds=1),
+    LENET,
     Workload("WideResNet mix x20", "svhn", (3, 32, 32), ("wrn-10-1", "wrn-10-2", "wrn-16-1"), 20, rounds=1, tau=2),
     Workload("ResNet-18/34 x15", "cifar10", (3, 32, 32), ("resnet18", "resnet34"), 15, rounds=1, tau=1),
 )
@@ -82,8 +84,6 @@ class Contest:
             [public.indices(step).tolist() for step in steps],
             workload.tau,
         )
-        for model in self.naive.models:
-            model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
     def play_engine(self) -> None:
         self.assembly.federation.play_round(self._t)
@@ -102,7 +102,16 @@ class Contest:
 
 
 @contextmanager
-def contest(workload: Workload, rounds: int, precision: str = "fp32", workers: int = 0) -> Iterator[Contest]:
-    config, world = workload.config(precision, workers), workload.world()
+def federation(
+    workload: Workload, workers: int = 0, per_client: int = PER_CLIENT, **settings: Any
+) -> Iterator[Assembly]:
+    """The engine alone, as a run assembles it."""
     with thread_workers(workers) as pool:
-        yield Contest(workload, assemble(config, world, pool), config, world, rounds)
+        yield assemble(workload.config(**settings), workload.world(per_client), pool)
+
+
+@contextmanager
+def contest(workload: Workload, rounds: int, **settings: Any) -> Iterator[Contest]:
+    """The engine and the naive loop; the latter has batches for `rounds`."""
+    with federation(workload, **settings) as assembly:
+        yield Contest(workload, assembly, workload.config(**settings), workload.world(), rounds)

@@ -225,7 +225,7 @@ def test_svhn_turns_axes_and_stores_ten_as_zero(folder: Path, tiny_svhn: np.ndar
     assert data.train_y.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
     red = (tiny_svhn[5, 3, 30, 0] / 255 - 0.4377) / 0.1980
     assert data.train_x[5, 0, 3, 30] == pytest.approx(red, abs=1e-5)
-    assert data.train_x.flags.c_contiguous
+    assert data.train_x.transpose(0, 2, 3, 1).flags.c_contiguous  # channels innermost in memory
 
 
 def test_svhn_file_with_other_contents_is_refused(folder: Path, tiny_svhn: np.ndarray) -> None:

@@ -77,8 +77,11 @@ class Dataset:
 
 
 def normalise(pixels: Pixels, mean: tuple[float, ...], std: tuple[float, ...]) -> Floats:
-    """(pixel / 255 - mean) / std per channel, in float32 and without a second copy.  (n, C, H, W) -> (n, C, H, W)"""
-    x = np.ascontiguousarray(pixels).astype(np.float32)
+    """(pixel / 255 - mean) / std per channel, in float32.  (n, C, H, W) -> (n, C, H, W)
+
+    In memory channels come last, as training wants them: the samples of a run are views of this array, never a copy.
+    """
+    x = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)).astype(np.float32).transpose(0, 3, 1, 2)
     per_channel = (1, len(mean), 1, 1)
     x *= (1.0 / (255.0 * np.asarray(std))).astype(np.float32).reshape(per_channel)
     x -= (np.asarray(mean) / np.asarray(std)).astype(np.float32).reshape(per_channel)

@@ -36,6 +36,7 @@ class _LightPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        pooled: Tensor
         pooled, places = torch.ops.aten.max_pool2d_with_indices(x, [2, 2], [2, 2])
         ctx.save_for_backward(places.to(torch.int16))
         ctx.shape = x.shape
