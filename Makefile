@@ -26,8 +26,9 @@ format: $(WORK)
 soak: $(WORK)
 	$(BIN)/python -m pytest -m soak -s
 
-bench: $(USE)
+bench: $(WORK)
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.latency
 
 clean:
 	rm -rf .venv

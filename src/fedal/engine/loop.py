@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from fedal.errors import FedalError, OutOfStepError, RunError
@@ -41,6 +41,7 @@ class _Turn:
     reply: Message | None = None
     upload: Message | None = None
     missed: bool = False
+    failure: FedalError | None = None
 
     def uploads(self) -> list[Message | None]:
         """What each client says."""
@@ -65,6 +66,7 @@ class Federation:
     ) -> None:
         self.clients, self.server, self.wire = dict(clients), server, wire
         self._workers, self._observe = workers, observe
+        self._seconds: dict[str, float] = {}  # what each client's last step took
 
     def play_round(
         self, t: int, is_absent: Callable[[str, int], bool] = lambda client_id, exchange: False
@@ -96,7 +98,9 @@ class Federation:
             for turn in turns:
                 turn.missed = any(is_absent(n, exchange) for n in turn.client_ids)
             self._let_go(turns)
-            self._workers.map(partial(_advance, t=t, exchange=exchange), turns)
+            for turn in turns:
+                turn.logic.hear(turn.reply)
+            self._advance_all(t, exchange, turns)
             self._let_go(turns)
             _refuse_out_of_step(turns, asks, t, exchange)
             present = {n for turn in turns for n in turn.client_ids}
@@ -117,6 +121,22 @@ class Federation:
                 with _reported(f"round {t}, exchange {exchange}"):
                     turn.receive([self.wire.down(n, (replies or {})[n]) for n in turn.client_ids])
         raise AssertionError("unreachable")
+
+    def _advance_all(self, t: int, exchange: int, turns: list[_Turn]) -> None:
+        """Longest first, by what they took last, so that all workers end together; the order cannot change a bit."""
+
+        def advance(turn: _Turn) -> None:
+            began = time.perf_counter()
+            try:
+                _advance(turn, t, exchange)
+            except FedalError as error:
+                turn.failure = error
+            self._seconds[turn.client_ids[0]] = time.perf_counter() - began
+
+        self._workers.map(advance, sorted(turns, key=lambda turn: -self._seconds.get(turn.client_ids[0], 0.0)))
+        for turn in turns:
+            if turn.failure is not None:
+                raise turn.failure
 
     def _up(self, turn: _Turn, batch: str | None) -> dict[str, Message]:
         public = turn.logic._public

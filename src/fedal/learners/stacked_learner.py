@@ -46,9 +46,9 @@ class StackedLearner:
     def learn(self, *dlogits: Tensor) -> None:
         if len(dlogits) != len(self._pending):
             raise ValueError(f"learn() got {len(dlogits)} gradients for {len(self._pending)} pending passes")
-        self._optimizer.zero_grad()
         torch.autograd.backward(self._pending, dlogits)
         self._optimizer.step()
+        self._optimizer.zero_grad()  # now, not before the next step: a client that waits holds no gradients
         self.forget()
         for member in self._members:
             member.count_step()

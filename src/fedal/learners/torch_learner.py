@@ -78,11 +78,11 @@ class TorchLearner:
                 raise ValueError("learn(dfeatures=...) needs a pending pass of logits_and_features()")
             roots.append(self._pending_features)
             gradients.append(dfeatures)
-        self._optimizer.zero_grad()
         torch.autograd.backward(roots, gradients)
         if self.settings.clip:
             nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
         self._optimizer.step()
+        self._optimizer.zero_grad()  # now, not before the next step: a client that waits holds no gradients
         self.forget()
         self._clock.step += 1
 
