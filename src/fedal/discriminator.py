@@ -36,6 +36,7 @@ class Discriminator:
         clip: float = 0.0,
         seed: int = 0,
         dtype: torch.dtype | None = None,
+        device: str = "cpu",
     ) -> None:
         from fedal.learners.torch_learner import TorchLearner, TorchSettings
 
@@ -50,6 +51,7 @@ class Discriminator:
             torch.nn.Sequential(*layers[:-1]),
             TorchSettings(optimizer=optimizer, lr=lr, clip=clip),
             dtype=dtype or torch.float32,
+            device=device,
         )
 
     @property

@@ -36,7 +36,7 @@ class Samples:
         return (shape[2], shape[0], shape[1]) if self._is_image else shape
 
     def take(self, indices: Tensor) -> Tensor:
-        batch = self._staged.index_select(0, indices)
+        batch = self._staged.index_select(0, indices.to(self._staged.device))
         return batch.permute(0, 3, 1, 2) if self._is_image else batch
 
 
@@ -49,7 +49,8 @@ class PrivateData:
         self._samples, self._labels, self._stream, self._tau = samples, labels, stream, tau
         self._indices = torch.as_tensor(indices, device=labels.device)
         self.n_classes = n_classes
-        self.label_counts = torch.bincount(labels[self._indices], minlength=n_classes)
+        classes = torch.arange(n_classes, device=labels.device)
+        self.label_counts = (labels[self._indices, None] == classes).sum(0)
 
     def __len__(self) -> int:
         return len(self._indices)

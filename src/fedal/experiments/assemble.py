@@ -205,6 +205,7 @@ def build_server(
             options=config.options,
             seed=config.seed,
             dtype=DTYPES[config.precision],
+            device=config.device,
             public=_public_view(config, public),
             make_learner=partial(_server_learner, config, task) if method.needs & OWNS_MODELS else None,
             architectures=model_names if "weights" in method.needs else {},
@@ -247,9 +248,18 @@ def _torch_learner(config: Config, client: str, name: str, own: nn.Module | None
         with torch_seeded(config.seed, "weights", client):
             own = build(name, task.input_shape, task.n_classes)
     check_output_width(own, task.input_shape, task.n_classes, name=f"{name} of {client}")
-    learner = TorchLearner(own, _settings(config), seed=config.seed, owner=client, dtype=DTYPES[config.precision])
-    learner.module.to(config.device)
-    return learner
+    return _learner(config, own, client)
+
+
+def _learner(config: Config, model: nn.Module, owner: str) -> TorchLearner:
+    return TorchLearner(
+        model,
+        _settings(config),
+        seed=config.seed,
+        owner=owner,
+        dtype=DTYPES[config.precision],
+        device=config.device,
+    )
 
 
 def _refuse_incomplete(own: Learner, client: str) -> Learner:
@@ -282,7 +292,7 @@ def _server_learner(config: Config, task: Task, name: str, input_shape: tuple[in
         name = largest(candidates(task.dataset, task.input_shape), task.input_shape, task.n_classes)
     with torch_seeded(config.seed, "weights", "server"):
         model = build(name, input_shape or task.input_shape, task.n_classes)
-    return TorchLearner(model, _settings(config), seed=config.seed, owner="server", dtype=DTYPES[config.precision])
+    return _learner(config, model, "server")
 
 
 def refuse_misfits(method: Method, learners: Mapping[str, Learner], models: Mapping[str, str]) -> int:

@@ -43,9 +43,10 @@ class TorchLearner:
         seed: int = 0,
         owner: str = "",
         dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
     ) -> None:
         self.settings = settings or TorchSettings()
-        self.module = copy.deepcopy(model).to(dtype).train()  # one mode for all parts: see _in_mode
+        self.module = copy.deepcopy(model).to(device, dtype).train()  # one mode for all parts: see _in_mode
         convolves = any(isinstance(part, nn.Conv2d) for part in self.module.modules())
         self._format = torch.channels_last if convolves and self.settings.channels_last else torch.contiguous_format
         if self._format is torch.channels_last:

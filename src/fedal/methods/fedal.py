@@ -57,6 +57,7 @@ class FedALServer(ServerLogic):
             clip=hp.discriminator_clip,
             seed=setup.seed,
             dtype=setup.dtype,
+            device=setup.device,
         )
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
