@@ -112,6 +112,12 @@ class ClientLogic:
         """One round: train, yield uploads, receive replies."""
         raise NotImplementedError(f"{type(self).__name__} must define round(t)")
 
+    def hear(self, reply: Message | None) -> None:
+        """Called with each reply before the coroutine gets it, and with None before it begins.
+
+        All clients have heard before the first is waited for; one that is elsewhere is told in this way.
+        """
+
     def state_dict(self) -> State:
         """What the method keeps between rounds besides the learner."""
         return {}
@@ -209,6 +215,7 @@ class ServerSetup:
     options: MethodOptions
     seed: int
     dtype: torch.dtype
+    device: str = "cpu"
     public: PublicData | None = None
     make_learner: Callable[[str, tuple[int, ...] | None], Learner] | None = None  # of a server that owns models
     architectures: Mapping[str, str] = field(default_factory=dict)  # client -> model; only where weights are sent
