@@ -1,6 +1,7 @@
 """A client whose model is a JAX function, beside PyTorch ones. Needs: pip install 'fedal[jax]'
 
 python examples/jax_client.py
+In a deployment, with this folder on PYTHONPATH: fedal join --model jax_client:make ...
 """
 
 import jax
@@ -26,6 +27,10 @@ def apply(params: Params, x: jax.Array) -> jax.Array:
     return jnp.asarray(hidden @ params["answer"]["w"] + params["answer"]["b"])
 
 
+def make() -> JaxLearner:
+    return JaxLearner(apply, init(jax.random.key(0)), optax.adam(1e-3))
+
+
 def main() -> None:
     clients = [
         {"name": "in-jax"},
@@ -33,7 +38,7 @@ def main() -> None:
         {"name": "convolves", "model": "cnn-small"},
     ]
     for method in ("local", "fedal"):
-        learner = JaxLearner(apply, init(jax.random.key(0)), optax.adam(1e-3))
+        learner = make()
         config = fedal.Config(method=method, dataset="digits", clients=clients, iterations=100)
         run = fedal.run(config, f"runs/{method}", models={"in-jax": learner})
         print(method, {row["client"]: round(row["test_accuracy"], 3) for row in run.client_metrics if row["final"]})

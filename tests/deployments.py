@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import queue
-import signal
+import secrets
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from commands import COMMAND
 from fedal.config import Config
+from forked import Forked
 from optional import needs
 
 grpc = needs("grpc", "deploy")
@@ -148,33 +146,27 @@ class Rehearsal:
 
     # processes
 
-    def serve_process(self) -> subprocess.Popen[bytes]:
+    def serve_process(self) -> Forked:
         return self._started("server.log", ["serve", "--config", str(self.config_file)])
 
-    def join_process(self, site: str) -> subprocess.Popen[bytes]:
+    def join_process(self, site: str, *more: str) -> Forked:
         words = ["join", "--server", self.address, "--name", site, "--data", f"sites/{site}.npz"]
         words += ["--invitation", f"certs/{site}", "--save", f"{site}.safetensors"]
-        return self._started(f"{site}.log", words)
+        return self._started(f"{site}.log", [*words, *more])
 
-    def _started(self, log: str, words: list[str]) -> subprocess.Popen[bytes]:
-        with open(self.folder / log, "ab") as file:
-            return subprocess.Popen([*COMMAND, *words], stderr=file, cwd=self.folder)
+    def _started(self, log: str, words: list[str]) -> Forked:
+        return Forked(words, self.folder, self.folder / log)
 
     def committed(self) -> int:
         found = sorted((self.folder / "server/checkpoints").glob("round-*.json"))
         return int(found[-1].stem.removeprefix("round-")) if found else -1
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 class Stranger:
     """A stream whose every byte the test decides."""
 
     def __init__(self, address: str, invitation: certs.Invitation | None) -> None:
+        self.session = secrets.token_hex(16)
         self._outbox: queue.SimpleQueue[pb.FromSite | None] = queue.SimpleQueue()
         self._channel = open_channel(address, invitation)
         call = self._channel.stream_stream(
@@ -186,11 +178,18 @@ class Stranger:
         self._outbox.put(message)
 
     def hello(self, site: str, **changes: Any) -> None:
-        values = {"protocol_major": PROTOCOL_MAJOR, "federation": "test", "site": site, **changes}
+        values = {"protocol_major": PROTOCOL_MAJOR, "federation": "test", "site": site, "session": self.session}
+        values |= changes
         self.send(pb.FromSite(hello=pb.Hello(**values)))
 
     def receive(self) -> pb.FromServer:
         return next(self.responses)  # type: ignore[no-any-return]
+
+    def begin(self) -> pb.Begin:
+        """Waits until the server asks for a round."""
+        while (message := self.receive()).WhichOneof("body") != "begin":
+            pass
+        return message.begin
 
     def refusal(self) -> str:
         """The code with which the stream ends; gRPC's own when it does not reach us."""

@@ -28,7 +28,7 @@ BATCH, CLASSES, SHAPE = 8, 3, (1, 4, 4)
 class InOrder:
     """Workers without threads."""
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any], cost: object = None) -> list[Any]:
         return [function(item) for item in items]
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from fedal.durable import TEMPORARY, write_atomically
+from fedal.durable import TEMPORARY, sync_folder, write_atomically
 from fedal.errors import CheckpointError, NonFiniteError
 from fedal.learners.base import State
 
@@ -36,7 +36,9 @@ def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
             raise NonFiniteError(f"{name} is not finite after round {round_}; it was not saved.")
     blob = _as_bytes(tensors)
     body = {"format": FORMAT, "round": round_, "tensors_sha256": hashlib.sha256(blob).hexdigest(), "state": rest}
-    folder.mkdir(exist_ok=True)
+    if not folder.exists():
+        folder.mkdir()
+        sync_folder(folder.parent)
     write_atomically(folder / f"round-{round_:07}.safetensors", blob)
     text = json.dumps({**body, "checksum": _checksum(body)}, indent=1)
     write_atomically(folder / f"round-{round_:07}.json", text.encode())

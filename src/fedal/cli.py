@@ -6,9 +6,11 @@ Ctrl-C 130 (the round is finished and saved; a second one stops at once).
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -262,8 +264,10 @@ def _listener(screen: Screen, name: str) -> Any:
 class _StopOnce:
     """The first Ctrl-C asks the run to stop after its round, the second stops at once."""
 
-    def __init__(self) -> None:
-        self._asked = False
+    def __init__(
+        self, tell: Callable[[str], None] = lambda text: print(f"\n{text}", file=sys.stderr, flush=True)
+    ) -> None:
+        self._asked, self._tell = False, tell
         signal.signal(signal.SIGINT, self._interrupt)
 
     def requested(self) -> bool:
@@ -273,7 +277,7 @@ class _StopOnce:
         if self._asked:
             os._exit(130)
         self._asked = True
-        print("\nfinishing the round, then saving; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+        self._tell("finishing the round, then saving; Ctrl-C again stops at once")
 
 
 def _verdict(final: dict[str, Any]) -> str:
@@ -373,5 +377,6 @@ def main() -> None:
     except BrokenPipeError:
         os._exit(0)
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        advice = ". Make space and continue: the last checkpoint stands." if error.errno == errno.ENOSPC else ""
+        print(f"error: {error}{advice}", file=sys.stderr)
         sys.exit(1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedal.cli import Settings, _config, _print_table, _StopOnce, app
-from fedal.errors import ConfigError, FedalError
+from fedal.errors import ConfigError, FedalError, Stopped
 
 if TYPE_CHECKING:
     from fedal.engine.grpc.certs import Invitation
@@ -72,6 +73,43 @@ def certs_client(
     print(f"invitation of {site}: {issue_client(out, site, sha256, days)}")
 
 
+@certs_app.command("all")
+def certs_all(
+    config: FederationFile,
+    host: Annotated[list[str], typer.Option(help="Name or address by which sites reach the server; repeatable.")],
+    out: Folder = Path("certs"),
+    days: Days = 90,
+) -> None:
+    """Make authority (unless there is one), server, operator and an invitation for every site of the roster."""
+    _need_deploy()
+    from fedal.deployment import load_federation
+
+    run, deployment = load_federation(config)
+
+    from fedal.engine.grpc import certs
+    from fedal.engine.grpc.codec import manifest
+    from fedal.experiments.serve import plan_federation
+
+    sha256 = manifest(plan_federation(run, deployment).public_x)
+    if not (out / "ca.key").exists():
+        certs.init(out, deployment.federation)
+    elif (found := certs.federation_of(out)) != deployment.federation:
+        raise ConfigError(f"{out} is the authority of {found}, not of {deployment.federation}. Choose another --out.")
+    print(f"server: {certs.issue_server(out, host, days)}")
+    for site in (*run.client_names, certs.OPERATOR):
+        print(f"invitation of {site}: {certs.issue_client(out, site, sha256, days)}")
+
+
+@certs_app.command("revoke")
+def certs_revoke(name: str, out: Folder = Path("certs")) -> None:
+    """Void every certificate made for a site so far. A running server heeds the list as soon as it has it."""
+    _need_deploy()
+    from fedal.engine.grpc.certs import REVOKED, revoke
+
+    count = len(revoke(out, name))
+    print(f"{count} of {name}: {out / 'server' / REVOKED} (on another machine: copy it to the server's certificates)")
+
+
 @app.command()
 def serve(config: FederationFile, insecure: Insecure = False) -> None:
     """Serve a federation to its sites until its last round; the same command continues after any stop."""
@@ -80,12 +118,16 @@ def serve(config: FederationFile, insecure: Insecure = False) -> None:
 
     run, deployment = load_federation(config)
 
-    from fedal.experiments.serve import plan_federation
+    from fedal.experiments.serve import log_line, plan_federation
     from fedal.experiments.serve import serve as play
 
-    stop = _StopOnce()
+    stop = _StopOnce(lambda text: log_line("stopping", text=text))
     signal.signal(signal.SIGTERM, stop._interrupt)
-    play(plan_federation(run, deployment), insecure=insecure, should_stop=stop.requested)
+    try:
+        play(plan_federation(run, deployment), insecure=insecure, should_stop=stop.requested)
+    except Stopped as stopped:
+        log_line("stopped", text=str(stopped))
+        raise typer.Exit(130) from None
 
 
 @app.command()
@@ -160,11 +202,13 @@ def export_sites(
 def _invitation(folder: Path, insecure: bool, site: str | None = None) -> Invitation | None:
     if insecure:
         return None
-    from fedal.engine.grpc.certs import read_invitation
+    from fedal.engine.grpc.certs import check_pems, read_invitation
 
     found = read_invitation(folder)
     if site is not None and found.site != site:
         raise ConfigError(f"{folder} is the invitation of {found.site}, not of {site}.")
+    if warning := check_pems(found.pems(), folder):
+        print(f"warning: {warning}. Ask the operator for a new one.", file=sys.stderr)
     return found
 
 

@@ -21,10 +21,17 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        _say_where(error, path)
         raise
     sync_folder(path.parent)
+
+
+def _say_where(error: BaseException, path: Path) -> None:
+    """A failed write knows no name; whoever reads the message needs it: which disk is full?"""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = str(path)
 
 
 def sync_folder(folder: Path) -> None:
@@ -39,6 +46,7 @@ class RecordFile:
     """One JSON object per line, only ever appended to, and cut back to a known length on resume."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
+        self._path = path
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
         found = self._file.seek(0, os.SEEK_END)
         if found < length:
@@ -51,8 +59,12 @@ class RecordFile:
 
     def append(self, row: dict[str, Any]) -> None:
         line = memoryview(json.dumps(row).encode() + b"\n")
-        while line:  # on a disk that fills up, a part is written before the error
-            line = line[self._file.write(line) :]
+        try:
+            while line:  # on a disk that fills up, a part is written before the error
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            _say_where(error, self._path)
+            raise
 
     def sync(self) -> int:
         """The length that is safely on disk."""

@@ -6,11 +6,16 @@ Ray runs in a process of its own: it forks, and other frameworks in this one do 
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +68,7 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "0000000000000000000
 def start(folder: Path, **settings: Any) -> subprocess.Popen[str]:
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     line = [*COMMAND, "run", "--engine", "ray", "--out", str(folder), "--quiet", *words]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -98,6 +103,74 @@ def test_ray_gives_the_bits_of_threads_whether_or_not_actors_are_killed(kills: i
     assert process.returncode == 0, err
     assert err.count("new actors") == kills, err
     assert_same(tmp_path / "ray", threads)
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """Ends a process and whatever it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_a_ray_run_that_was_killed_or_interrupted_resumes_to_the_bits_of_threads(
+    sent: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    needs("ray", "ray")
+    threads = fedal.run(fedal.Config(**SETTINGS), tmp_path / "threads")
+    process = start(tmp_path / "ray", workers=2, **SETTINGS)
+    try:
+        while len(read_rows(tmp_path / "ray" / "metrics.jsonl")) < 4:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        os.kill(process.pid, sent)
+        assert process.wait(120) == code
+    finally:
+        end_group(process)
+    assert not (tmp_path / "ray" / "summary.json").exists()
+    line = [*COMMAND, "resume", str(tmp_path / "ray"), "--quiet"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_same(tmp_path / "ray", threads)
+
+
+@pytest.mark.soak
+def test_a_live_cluster_gives_the_bits_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a token, as newer clusters want it, and on loopback, as `--engine ray` starts its own."""
+    needs("ray", "ray")
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    threads = fedal.run(fedal.Config(**SETTINGS), tmp_path / "threads")
+    port, scratch = free_port(), tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray makes sockets in it
+    words = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
+    words += [f"--port={port}", "--include-dashboard=false", "--num-cpus=3", f"--temp-dir={scratch}"]
+    cluster = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_until_open(port, cluster)
+        process = start(tmp_path / "ray", workers=3, ray_address=f"127.0.0.1:{port}", **SETTINGS)
+        _, err = process.communicate(timeout=250)
+        assert process.returncode == 0, err
+    finally:
+        end_group(cluster)
+        shutil.rmtree(scratch, ignore_errors=True)
+    assert_same(tmp_path / "ray", threads)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_open(port: int, process: subprocess.Popen[Any]) -> None:
+    for _ in range(600):
+        assert process.poll() is None, "ray start has ended"
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.2)
+    pytest.fail("ray start does not listen")
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,7 +20,13 @@ def test_nothing_of_a_round_stays_behind(method: str, stacked: bool, monkeypatch
     # The only questions that need a number are whether all numbers are finite: answered with yes.
     monkeypatch.setattr(torch.Tensor, "__bool__", lambda tensor: True)
     config = Config(
-        method=method, clients=3, models="cnn-small", batch_size=8, device="meta", stacked=stacked, local_loss="balanced"
+        method=method,
+        clients=3,
+        models="cnn-small",
+        batch_size=8,
+        device="meta",
+        stacked=stacked,
+        local_loss="balanced",
     )
     assembly = assemble(config, tiny_world(config.client_names), InOrder())
     assert assembly.federation.play_round(0) == list(config.client_names)

@@ -138,7 +138,7 @@ class FreshThreads:
     def __init__(self) -> None:
         self._shuffle = random.Random(0)
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any], cost: object = None) -> list[Any]:
         numbered = list(enumerate(items))
         self._shuffle.shuffle(numbered)
         results: dict[int, Any] = {}

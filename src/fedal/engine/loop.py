@@ -19,9 +19,14 @@ Result = TypeVar("Result")
 
 
 class Workers(Protocol):
-    """Whatever applies a function to many clients at once and gives the results in order."""
+    """Whatever applies a function to many clients at once and gives the results in order.
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]: ...
+    `cost` says how long an item will probably take, for whoever can make use of it.
+    """
+
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], cost: Callable[[Item], float] | None = None
+    ) -> list[Result]: ...
 
 
 class MissedExchange(Exception):
@@ -41,7 +46,6 @@ class _Turn:
     reply: Message | None = None
     upload: Message | None = None
     missed: bool = False
-    failure: FedalError | None = None
 
     def uploads(self) -> list[Message | None]:
         """What each client says."""
@@ -123,20 +127,12 @@ class Federation:
         raise AssertionError("unreachable")
 
     def _advance_all(self, t: int, exchange: int, turns: list[_Turn]) -> None:
-        """Longest first, by what they took last, so that all workers end together; the order cannot change a bit."""
-
         def advance(turn: _Turn) -> None:
             began = time.perf_counter()
-            try:
-                _advance(turn, t, exchange)
-            except FedalError as error:
-                turn.failure = error
+            _advance(turn, t, exchange)
             self._seconds[turn.client_ids[0]] = time.perf_counter() - began
 
-        self._workers.map(advance, sorted(turns, key=lambda turn: -self._seconds.get(turn.client_ids[0], 0.0)))
-        for turn in turns:
-            if turn.failure is not None:
-                raise turn.failure
+        self._workers.map(advance, turns, cost=lambda turn: self._seconds.get(turn.client_ids[0], 0.0))
 
     def _up(self, turn: _Turn, batch: str | None) -> dict[str, Message]:
         public = turn.logic._public

@@ -231,7 +231,8 @@ def ray_cluster(address: str | None, workers: int) -> Iterator[RayCluster]:
         try:
             ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else local))
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"no Ray at {address or 'this machine'}: {str(error).splitlines()[0]}") from None
+            hint = " If the cluster asks for a token, set RAY_AUTH_TOKEN." if address else ""
+            raise ConfigError(f"no Ray at {address or 'this machine'}: {str(error).splitlines()[0]}.{hint}") from None
     cluster = RayCluster(ray, workers)
     try:
         yield cluster

@@ -24,9 +24,17 @@ class ThreadWorkers:
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(workers, "fedal", initializer=torch.set_num_threads, initargs=(1,))
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """All are finished before an error of the first that failed is raised: nobody is left running."""
-        futures = [self._pool.submit(function, item) for item in items]
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], cost: Callable[[Item], float] | None = None
+    ) -> list[Result]:
+        """All are finished before an error of the first that failed is raised: nobody is left running.
+
+        The longest start first, so that all threads end together; the order of the results is that of the items.
+        """
+        items = list(items)
+        order = sorted(range(len(items)), key=lambda index: -cost(items[index])) if cost else range(len(items))
+        submitted = {index: self._pool.submit(function, items[index]) for index in order}
+        futures = [submitted[index] for index in range(len(items))]
         try:
             wait(futures)
         except BaseException:  # an interrupt: those who have begun come to their end

@@ -6,9 +6,11 @@ set comes from the server and is verified against the hash in the invitation, wh
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import queue
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +50,8 @@ MAX_PUBLIC_BYTES = 1 << 31
 MAX_MESSAGE_BYTES = 1 << 28
 MIN_SAMPLES = 8
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
+JOIN_AGAIN = (Code.IN_USE, Code.WRONG_INCARNATION, Code.WRONG_ROUND, Code.WRONG_EXCHANGE)
+"""Refusals that pass: the server has not noticed yet that our last process is gone, or has gone back a few rounds."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Site:
         self._plan, self._tell = plan, tell
         self._folder = RunFolder(plan.state)
         self._about = plan.state / "site.json"
+        self._session = secrets.token_hex(16)
         self._run = ""
         self._position = (0, 0)  # incarnation and round of the newest Begin
         self._exchange = 0
@@ -91,25 +96,32 @@ class Site:
         if not self._plan.data.exists():
             raise DataError(f"{self._plan.data}: there is no such file.")
         self._folder.create()
+        if self._plan.save is not None:
+            RunFolder(self._plan.save.parent).create()  # now, not when the model is trained
         with self._folder.locked():
             if self._plan.restart:
                 for path in [self._about, *self._folder.checkpoints.glob("round-*")]:
                     path.unlink(missing_ok=True)
             if self._about.exists():
                 self._run = _run_of(self._about)
-            lost_at, attempt = time.monotonic(), 0
+            lost_at, attempt, told = time.monotonic(), 0, False
             while not self._finished:
+                obstacle: Refused | None = None
                 try:
                     if self._talk():
-                        lost_at, attempt = time.monotonic(), 0
+                        lost_at, attempt, told = time.monotonic(), 0, False
                 except grpc.RpcError as error:
-                    reason = reason_of(error)
-                    if time.monotonic() - lost_at > self._plan.patience_s:
-                        raise Refused(
-                            Code.UNREACHABLE, f"no connection to {self._plan.server} ({reason}). Is the server running?"
-                        ) from None
-                    if attempt == 0:
-                        self._tell(f"no connection to {self._plan.server} ({reason}); trying again")
+                    text = f"no connection to {self._plan.server} ({reason_of(error)}). Is the server running?"
+                    obstacle = Refused(Code.UNREACHABLE, text)
+                except Refused as refused:
+                    if refused.code not in JOIN_AGAIN:
+                        raise
+                    obstacle = refused
+                if obstacle is not None and time.monotonic() - lost_at > self._plan.patience_s:
+                    raise obstacle
+                if obstacle is not None and not told:
+                    self._tell(f"{obstacle.text} Trying again.")
+                    told = True
                 if not self._finished:
                     time.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
                     attempt += 1
@@ -151,6 +163,7 @@ class Site:
             incarnation=self._position[0],
             round=self._position[1],
             restart=self._plan.restart and not self._ready,
+            session=self._session,
         )
 
     def _answers(self, message: pb.FromServer, channel: grpc.Channel) -> Iterator[pb.FromSite]:
@@ -183,7 +196,8 @@ class Site:
                 Code.PUBLIC_SET, "the server announces another public set than the invitation. Ask its operator."
             )
         dtype = DTYPES[config.precision]
-        public = Samples(_fetch_public(channel, welcome), dtype)
+        public_x = _fetch_public(channel, welcome)
+        public = Samples(public_x, dtype)
         data = load_npz(self._plan.data, n_classes=task.n_classes)
         if data.sample_shape != task.input_shape:
             raise DataError(
@@ -193,6 +207,8 @@ class Site:
             raise DataError(
                 f"{self._plan.data}: {len(data.train_y)} training samples; expected at least {MIN_SAMPLES}."
             )
+        if shared := _count_shared(data.train_x, public_x):
+            self._tell(f"warning: {shared} own samples are in the public set too, where everybody can see them.")
         name = self._plan.name
         model = model_of(config, name, None, task) if self._plan.model == "auto" else self._plan.model
         own = self._plan.own if self._plan.own is not None else _own_model(config, task, name, model)
@@ -358,6 +374,16 @@ def _fetch_public(channel: grpc.Channel, welcome: pb.Welcome) -> NDArray[np.floa
     if manifest(public_x) != welcome.public_sha256 or not np.isfinite(public_x).all():
         raise Refused(Code.PUBLIC_SET, "the public set is not the one of the invitation.")
     return public_x.copy()
+
+
+def _count_shared(own: NDArray[Any], public: NDArray[np.float32]) -> int:
+    """How many samples of one set are in the other, to the bit."""
+
+    def digests(x: NDArray[Any]) -> Iterator[bytes]:
+        return (hashlib.blake2b(sample.astype(np.float32).tobytes()).digest() for sample in x)
+
+    known = set(digests(public))
+    return sum(digest in known for digest in digests(own))
 
 
 def join(plan: SitePlan, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:

@@ -12,6 +12,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,15 +29,14 @@ from fedal.data.streams import Samples
 from fedal.deployment import Deployment
 from fedal.durable import RecordFile
 from fedal.engine.grpc import fedal_pb2 as pb
-from fedal.engine.grpc.certs import read_pem
-from fedal.engine.grpc.channel import CONTROL_BYTES, PROTOCOL_MINOR, server_credentials
+from fedal.engine.grpc.channel import CONTROL_BYTES, PROTOCOL_MINOR
 from fedal.engine.grpc.codec import check_values, decode, largest_message, manifest
+from fedal.engine.grpc.identity import ServerIdentity
 from fedal.engine.grpc.refusals import Code, Refused
-from fedal.engine.grpc.seats import RemoteClient, RoundLost, Seat
+from fedal.engine.grpc.seats import InTurn, RemoteClient, RoundLost, Seat
 from fedal.engine.grpc.server import Desk, Reception
 from fedal.engine.loop import Federation
-from fedal.engine.threads import thread_workers
-from fedal.errors import ConfigError, Stopped
+from fedal.errors import CheckpointError, ConfigError, Stopped
 from fedal.experiments.assemble import (
     DTYPES,
     build_learner,
@@ -62,9 +62,14 @@ TICK_S = 0.2
 
 
 def log_line(event: str, **fields: Any) -> None:
-    """One JSON object per line on standard error: no control character of anybody's text gets through."""
+    """One JSON object per line on standard error: no control character of anybody's text gets through.
+
+    A line is one write, because two threads log. One that cannot be written (a full disk) is no reason to stop.
+    """
     moment = datetime.now(UTC).isoformat(timespec="milliseconds")
-    print(json.dumps({"time": moment, "event": event, **fields}), file=sys.stderr, flush=True)
+    with suppress(OSError):
+        sys.stderr.write(json.dumps({"time": moment, "event": event, **fields}) + "\n")
+        sys.stderr.flush()
 
 
 @dataclass(frozen=True)
@@ -135,19 +140,18 @@ class Service:
         self.server = build_server(config, plan.task, public, names, self._feature_width)
         self.wire = build_wire(config, plan.task, self._feature_width)
         self._declared, self._dtype = method.up, dtype
-        self.seats = {name: Seat(name, deployment.policy, self._validate) for name in config.client_names}
-        self._clients = {name: RemoteClient(seat, deployment.deadline_s) for name, seat in self.seats.items()}
+        self.seats = {
+            name: Seat(name, deployment.policy, self._validate, deployment.deadline_s) for name in config.client_names
+        }
+        self._clients = {name: RemoteClient(seat) for name, seat in self.seats.items()}
         self.folder = RunFolder(Path(deployment.folder))
         self._public_sha256 = manifest(plan.public_x)
-        credentials = None
-        if not insecure:
-            pems = [read_pem(Path(deployment.certificates) / name) for name in ("ca.pem", "cert.pem", "key.pem")]
-            credentials = server_credentials(*pems)
+        identity = None if insecure else ServerIdentity(Path(deployment.certificates), log)
         largest = largest_message(method.up, self.wire._sizes, deployment.max_message_bytes)
         desk = Desk(
             deployment.federation, self.seats, plan.public_x, self._welcome, self._admit, self._status, log
         )  # fmt: skip
-        self.reception = Reception(desk, deployment.listen, credentials, max(largest, CONTROL_BYTES))
+        self.reception = Reception(desk, deployment.listen, identity, max(largest, CONTROL_BYTES))
         self._run, self._incarnation, self._rounds, self._state = "", 0, 0, "starting"
         self._began = self._saved_at = time.monotonic()
 
@@ -158,11 +162,13 @@ class Service:
     def play(self) -> None:
         """Serves until the last round is committed and every site has its model."""
         self.folder.create()
-        with self.folder.locked(), thread_workers(len(self.seats)) as workers:
+        with self.folder.locked():
             if self.folder.summary.exists():
                 self._log("complete", folder=str(self.folder.path))
                 return
-            self._federation = Federation(self._clients, self.server, self.wire, workers, self._refuse_small_cohort)
+            self._federation = Federation(
+                self._clients, self.server, self.wire, InTurn(self.reception.flush), self._refuse_small_cohort
+            )
             self._open_folder()
             self._restore()
             self.reception.open()
@@ -278,13 +284,19 @@ class Service:
             incarnation=self._incarnation,
             round=self._rounds,
             total_rounds=self.total_rounds,
-            state=self._state,
+            state=self._state + self._slow(),
         )
         for name, seat in self.seats.items():
             up, down = self.wire.up_bytes[name], self.wire.down_bytes[name]
             reply.sites.add(site=name, connected=seat.connected, answer_ms=seat.answer_ms, up_bytes=up,
                             down_bytes=down, refused=seat.refused)  # fmt: skip
         return reply
+
+    def _slow(self) -> str:
+        """Who keeps the others waiting, for the operator."""
+        waits = {name: seat.waited_s for name, seat in self.seats.items()}
+        late = [f"{waited:.0f} s for {name}" for name, waited in waits.items() if waited >= 1]
+        return f", waiting {', '.join(late)}" if late else ""
 
     # state
 
@@ -294,7 +306,8 @@ class Service:
         text = self._config.to_toml()
         if not about.exists():
             self.folder.config.write_text(text)
-            write_json(about, {"run": secrets.token_hex(16), "incarnation": 0})
+            # Incarnations are counted from a random number: no message of another run can belong to one of this run.
+            write_json(about, {"run": secrets.token_hex(16), "incarnation": secrets.randbits(48)})
         elif self.folder.config.read_text() != text:
             raise ConfigError(
                 f"{self.folder.path} holds a run of another config. Choose another deployment.folder, or put the "
@@ -317,8 +330,11 @@ class Service:
     def _raise_incarnation(self) -> None:
         """On disk before anybody hears of it: what belongs to an older one is refused from now on."""
         about = self.folder.path / "federation.json"
-        content = json.loads(about.read_bytes())
-        self._run, self._incarnation = str(content["run"]), int(content["incarnation"]) + 1
+        try:
+            content = json.loads(about.read_bytes())
+            self._run, self._incarnation = str(content["run"]), int(content["incarnation"]) + 1
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{about}: cannot be read ({type(error).__name__}: {error}).") from None
         write_json(about, {**content, "incarnation": self._incarnation})
 
     def _snapshot(self) -> dict[str, Any]:
@@ -366,6 +382,7 @@ class Service:
         message = pb.FromServer(finished=pb.Finished(rounds=self.total_rounds))
         for seat in self.seats.values():
             seat.ask(message, None)
+        self.reception.flush()
         end = time.monotonic() + self._deployment.deadline_s
         for seat in self.seats.values():
             while not seat.wait_until(lambda seat: seat.left, TICK_S):

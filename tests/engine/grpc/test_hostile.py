@@ -167,9 +167,7 @@ def attack(rehearsal: Rehearsal, service: Any, name: str) -> None:
     attacker = Stranger(rehearsal.address, rehearsal.invitation("client-00"))
     try:
         attacker.hello("client-00", rounds_held=[0])
-        while (message := attacker.receive()).WhichOneof("body") != "begin":
-            pass
-        upload = good_upload(service, message.begin)
+        upload = good_upload(service, attacker.begin())
         other = change(upload)
         attacker.send(other if isinstance(other, pb.FromSite | bytes) else pb.FromSite(upload=upload))
         refusal = attacker.refusal()

@@ -13,7 +13,7 @@ import pytest
 from deployments import SITES, Rehearsal, Stranger, wait_for
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.refusals import Code, Refused
-from fedal.errors import ConfigError
+from fedal.errors import CheckpointError, ConfigError
 from fedal.experiments.join import Site
 from worlds import synthetic_images
 
@@ -127,6 +127,16 @@ def test_a_link_that_is_cut_in_every_round_changes_no_bit_and_loses_no_round(reh
             assert not failure
     assert "round lost" not in events and events.count("joined") > 3
     assert rehearsal.deployed() == rehearsal.alone()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"run": "a"}', b"cos\nsystem\n(S'true'\ntR."])
+def test_a_damaged_folder_of_the_server_is_named(rehearsal: Rehearsal, content: bytes) -> None:
+    with rehearsal.service():
+        pass
+    (rehearsal.folder / "server/federation.json").write_bytes(content)
+    with rehearsal.service() as service:
+        pass
+    assert isinstance(service.failure[0], CheckpointError) and "federation.json" in str(service.failure[0])
 
 
 def test_fewer_clients_than_three_are_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deployments import Rehearsal, Stranger, grpc
+from deployments import SITES, Rehearsal, Stranger, grpc, wait_for
 from fedal.engine.grpc import certs
+from fedal.engine.grpc.certs import ExtendedKeyUsageOID, NameOID, ec, hashes, serialization, x509
 from fedal.engine.grpc.channel import ask_status, open_channel, refuse_plain_text_abroad
 from fedal.engine.grpc.refusals import Code
 from fedal.errors import ConfigError
+from worlds import fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -30,31 +36,110 @@ def other_authority(folder: Path) -> certs.Invitation:
     return certs.read_invitation(certs.issue_client(folder, "client-00", None))
 
 
-def expired(rehearsal: Rehearsal) -> certs.Invitation:
-    return certs.read_invitation(certs.issue_client(rehearsal.folder / "certs", "expired", None, days=-1))
+Names = tuple[x509.GeneralName, ...]
+
+
+def site_uri(name: str, federation: str = "test") -> x509.UniformResourceIdentifier:
+    return x509.UniformResourceIdentifier(certs.identity_uri(federation, name))
+
+
+OWN_NAME: Names = (site_uri("client-00"),)
+
+
+def odd_certificate(
+    rehearsal: Rehearsal,
+    names: Names = OWN_NAME,
+    days: tuple[int, int] = (-1, 1),
+    purpose: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
+    signed_by: str = "certs/ca",
+) -> certs.Invitation:
+    """A client certificate of any kind, signed by the federation's authority, by a site, or by itself."""
+    good, now = rehearsal.invitation("client-00"), datetime.now(UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    signer: Any = key
+    issuer = subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "client-00")])
+    chain = b""
+    if signed_by != "itself":
+        paths = [rehearsal.folder / f"{signed_by}{end}" for end in (".key", ".pem")]
+        signer = serialization.load_pem_private_key(paths[0].read_bytes(), None)
+        chain = paths[1].read_bytes()
+        issuer = x509.load_pem_x509_certificate(chain).subject
+    certificate = (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now + timedelta(days=days[0]))
+        .not_valid_after(now + timedelta(days=days[1]))
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return replace(good, certificate=certificate.public_bytes(pem) + chain, key=secret, folder=None)
+
+
+def signed_by_a_site(rehearsal: Rehearsal) -> certs.Invitation:
+    for end, name in ((".key", "key.pem"), (".pem", "cert.pem")):
+        shutil.copy(rehearsal.folder / "certs/client-01" / name, rehearsal.folder / f"certs/site-as-authority{end}")
+    return odd_certificate(rehearsal, signed_by="certs/site-as-authority")
+
+
+def another_authoritys(rehearsal: Rehearsal) -> certs.Invitation:
+    made = other_authority(rehearsal.folder / "other")
+    return replace(made, authority=rehearsal.invitation("client-00").authority, folder=None)
+
+
+def without_certificate(rehearsal: Rehearsal) -> Any:
+    return replace(rehearsal.invitation("client-00"), certificate=None, key=None, folder=None)
 
 
 def the_servers_own(rehearsal: Rehearsal) -> certs.Invitation:
-    folder = rehearsal.folder / "certs/server"
-    pems = [certs.read_pem(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")]
-    return certs.Invitation("test", "client-00", None, *pems)
+    return certs.Invitation("test", "client-00", None, *certs.read_pems(rehearsal.folder / "certs/server"))
 
 
-@pytest.mark.parametrize("case", ["no certificate", "another authority", "expired", "the server's own"])
-def test_a_certificate_that_is_not_a_sites_is_refused(scene: Any, case: str, tmp_path: Path) -> None:
+HANDSHAKE = "UNAVAILABLE"
+CERTIFICATES: dict[str, tuple[Callable[[Rehearsal], certs.Invitation], str]] = {
+    "none": (without_certificate, HANDSHAKE),
+    "signed by itself": (lambda r: odd_certificate(r, signed_by="itself"), HANDSHAKE),
+    "signed by another authority": (another_authoritys, HANDSHAKE),
+    "signed by a site": (signed_by_a_site, HANDSHAKE),
+    "expired": (lambda r: odd_certificate(r, days=(-3, -1)), HANDSHAKE),
+    "not yet valid": (lambda r: odd_certificate(r, days=(1, 3)), HANDSHAKE),
+    "for servers only": (lambda r: odd_certificate(r, purpose=ExtendedKeyUsageOID.SERVER_AUTH), HANDSHAKE),
+    "the server's own": (the_servers_own, HANDSHAKE),
+    "of another federation": (lambda r: odd_certificate(r, (site_uri("client-00", "other"),)), Code.WRONG_IDENTITY),
+    "of no site": (lambda r: odd_certificate(r, (x509.DNSName("client-00"),)), Code.WRONG_IDENTITY),
+    "of two sites": (
+        lambda r: odd_certificate(r, (site_uri("client-00"), site_uri("client-01"))),
+        Code.WRONG_IDENTITY,
+    ),
+    "of a path": (lambda r: odd_certificate(r, (site_uri("../client-00"),)), Code.WRONG_IDENTITY),
+    "of a longer name": (lambda r: odd_certificate(r, (site_uri("client-00/more"),)), Code.WRONG_IDENTITY),
+    "of somebody not in the roster": (lambda r: odd_certificate(r, (site_uri("client-77"),)), Code.NOT_IN_ROSTER),
+    "good": (odd_certificate, "welcome"),
+}
+
+
+@pytest.mark.parametrize("case", CERTIFICATES)
+def test_only_a_certificate_of_a_site_of_this_federation_is_let_in(scene: Any, case: str) -> None:
     rehearsal, service = scene
-    good = rehearsal.invitation("client-00")
-    invitations = {
-        "no certificate": lambda: replace(good, certificate=None, key=None),
-        "another authority": lambda: replace(other_authority(tmp_path / "other"), authority=good.authority),
-        "expired": lambda: expired(rehearsal),
-        "the server's own": lambda: the_servers_own(rehearsal),
-    }
-    stranger = Stranger(rehearsal.address, invitations[case]())
+    make, expected = CERTIFICATES[case]
+    before = fingerprint(service.server.state_dict())
+    stranger = Stranger(rehearsal.address, make(rehearsal))
     stranger.hello("client-00")
-    assert stranger.refusal() in ("UNAVAILABLE", Code.WRONG_IDENTITY)
+    assert (stranger.receive().WhichOneof("body") if expected == "welcome" else stranger.refusal()) == expected
     stranger.close()
-    assert not service.seats["client-00"].connected
+    assert fingerprint(service.server.state_dict()) == before
+    wait_for(lambda: not service.seats["client-00"].connected)
+
+
+def test_a_hundred_good_certificates_outside_the_roster_are_refused(scene: Any) -> None:
+    rehearsal, service = scene
+    for number in range(100):
+        stranger = Stranger(rehearsal.address, odd_certificate(rehearsal, (site_uri(f"sybil-{number}"),)))
+        stranger.hello(f"sybil-{number}")
+        assert stranger.refusal() == Code.NOT_IN_ROSTER
+        stranger.close()
+    assert not any(seat.connected for seat in service.seats.values())
 
 
 def test_plain_text_is_refused(scene: Any) -> None:
@@ -68,11 +153,28 @@ def test_plain_text_is_refused(scene: Any) -> None:
 
 def test_a_certificate_of_one_site_cannot_speak_for_another(scene: Any) -> None:
     rehearsal, _ = scene
-    for own, claimed in (("client-00", "client-01"), ("client-01", "client-00"), ("operator", "client-00")):
+    for own, claimed in itertools.permutations((*SITES, "operator", "stranger"), 2):
         stranger = Stranger(rehearsal.address, rehearsal.invitation(own))
         stranger.hello(claimed)
-        assert stranger.refusal() in (Code.WRONG_IDENTITY, Code.NOT_IN_ROSTER)
+        assert stranger.refusal() == (Code.WRONG_IDENTITY if own in SITES else Code.NOT_IN_ROSTER)
         stranger.close()
+
+
+def test_whoever_speaks_another_protocol_inside_tls_is_refused(scene: Any) -> None:
+    rehearsal, _ = scene
+    folder = rehearsal.folder / "certs/client-00"
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    context.set_alpn_protocols(["http/1.1"])
+    answer = b""
+    with (
+        socket.create_connection(("127.0.0.1", rehearsal.port), 10) as raw,
+        suppress(OSError),
+        context.wrap_socket(raw, server_hostname="localhost") as secure,
+    ):
+        secure.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        answer = secure.recv(1)
+    assert answer == b""
 
 
 def test_a_site_refuses_a_server_of_another_authority_or_of_another_name(scene: Any, tmp_path: Path) -> None:
@@ -80,7 +182,8 @@ def test_a_site_refuses_a_server_of_another_authority_or_of_another_name(scene: 
     good = rehearsal.invitation("client-00")
     other = other_authority(tmp_path / "other").authority
     wrong_name = f"127.0.0.2:{rehearsal.port}"  # not in the server's certificate
-    for address, invitation in ((rehearsal.address, replace(good, authority=other)), (wrong_name, good)):
+    wrong_authority = replace(good, authority=other, folder=None)
+    for address, invitation in ((rehearsal.address, wrong_authority), (wrong_name, good)):
         stranger = Stranger(address, invitation)
         stranger.hello("client-00")
         assert stranger.refusal() == "UNAVAILABLE"

@@ -1,7 +1,7 @@
 """Server and sites as processes of their own, joined by gRPC streams over mutual TLS 1.3.
 
-`fedal.proto` is the contract; `fedal_pb2.py` is made from it with
-`python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. fedal.proto`.
+`fedal.proto` is the contract; what Python needs of it is made with
+`python -m grpc_tools.protoc -I. --descriptor_set_out=fedal.binpb --pyi_out=. fedal.proto`.
 """
 
 import os

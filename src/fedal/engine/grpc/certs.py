@@ -11,22 +11,34 @@ import ipaddress
 import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedal.durable import write_atomically
 from fedal.errors import ConfigError
 
 DAYS = 90
 AUTHORITY_DAYS = 3650
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 OPERATOR = "operator"  # may ask for the status, is no site
+PEMS = ("ca.pem", "cert.pem", "key.pem")
+REVOKED = "crl.pem"
+ISSUED = "issued.jsonl"
+WARN_DAYS = 14
+
+
+class Pems(NamedTuple):
+    authority: bytes
+    certificate: bytes
+    key: bytes
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,15 @@ class Invitation:
     authority: bytes
     certificate: bytes
     key: bytes
+    folder: Path | None = None
+
+    def pems(self) -> Pems:
+        """As they are in the folder now, so that a renewed certificate is used from the next connection on."""
+        now = Pems(self.authority, self.certificate, self.key)
+        try:
+            return now if self.folder is None else read_pems(self.folder)
+        except ConfigError:  # perhaps a copy under way
+            return now
 
 
 def identity_uri(federation: str, site: str) -> str:
@@ -105,7 +126,8 @@ def read_invitation(folder: Path) -> Invitation:
             str(content["federation"]),
             str(content["site"]),
             content["public_sha256"],
-            *(read_pem(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")),
+            *read_pems(folder),
+            folder,
         )
     except KeyError as error:
         raise ConfigError(f"{folder / 'invitation.json'}: {error} is missing.") from None
@@ -116,6 +138,74 @@ def read_pem(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}). `fedal certs` makes such files.") from None
+
+
+def read_pems(folder: Path) -> Pems:
+    return Pems(*(read_pem(folder / name) for name in PEMS))
+
+
+def check_pems(pems: Pems, folder: Path) -> str:
+    """Refuses what cannot be used: no certificates, a key of another one, not valid today. Gives a warning or ""."""
+    try:
+        x509.load_pem_x509_certificate(pems.authority)
+        certificate = x509.load_pem_x509_certificate(pems.certificate)
+        key = serialization.load_pem_private_key(pems.key, password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{folder}: not what `fedal certs` makes ({error}). Copy the folder again.") from None
+    if key.public_key() != certificate.public_key():
+        raise ConfigError(f"{folder}: key.pem does not belong to cert.pem. Copy the folder again.")
+    now, end = datetime.now(UTC), certificate.not_valid_after_utc
+    if not certificate.not_valid_before_utc <= now <= end:
+        raise ConfigError(
+            f"{folder}: the certificate is valid from {certificate.not_valid_before_utc:%Y-%m-%d} to {end:%Y-%m-%d}; "
+            f"this machine's clock says {now:%Y-%m-%d}. Ask the operator for a new one, or set the clock."
+        )
+    left = (end - now).days
+    return f"the certificate in {folder} expires in {left} days" if left < WARN_DAYS else ""
+
+
+def revoke(folder: Path, name: str) -> list[int]:
+    """Every certificate made for this name so far is no longer good; the signed list goes into `folder/server`."""
+    authority, key = _authority(folder)
+    revoked, serials = _revocations(folder / REVOKED), [serial for who, serial in _issued(folder) if who == name]
+    if not serials:
+        raise ConfigError(f"{folder}: no certificate was made for {name!r}.")
+    now = datetime.now(UTC)
+    builder = x509.CertificateRevocationListBuilder().issuer_name(authority.subject).last_update(now)
+    builder = builder.next_update(authority.not_valid_after_utc)  # it counts until a newer list is there
+    for serial in sorted({*revoked, *serials}):
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+        builder = builder.add_revoked_certificate(entry)
+    content = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    (folder / "server").mkdir(exist_ok=True)
+    for place in (folder, folder / "server"):
+        write_atomically(place / REVOKED, content)
+    return serials
+
+
+def revoked_serials(path: Path, authority: bytes) -> frozenset[int]:
+    """The numbers in a list that this authority has signed; none without a list."""
+    signer = x509.load_pem_x509_certificate(authority).public_key()
+    return frozenset(_revocations(path, signer))
+
+
+def _revocations(path: Path, signer: Any = None) -> list[int]:
+    if not path.exists():
+        return []
+    try:
+        found = x509.load_pem_x509_crl(path.read_bytes())
+        if signer is not None and not found.is_signature_valid(signer):
+            raise ValueError("its signature is not of this authority")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not a list that `fedal certs revoke` made ({error}).") from None
+    return [entry.serial_number for entry in found]
+
+
+def _issued(folder: Path) -> Iterator[tuple[str, int]]:
+    path = folder / ISSUED
+    for line in path.read_text().splitlines() if path.exists() else ():
+        row = json.loads(line)
+        yield str(row["name"]), int(row["serial"])
 
 
 def _issue(folder: Path, name: str, names: list[x509.GeneralName], purpose: x509.ObjectIdentifier, days: int) -> Path:
@@ -143,6 +233,9 @@ def _issue(folder: Path, name: str, names: list[x509.GeneralName], purpose: x509
     _write_key(out / "key.pem", key)
     (out / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     (out / "ca.pem").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    with open(folder / ISSUED, "a") as file:  # what `revoke` needs to know; JSON would round numbers of this size
+        row = {"name": name, "serial": str(certificate.serial_number), "until": f"{certificate.not_valid_after_utc}"}
+        file.write(json.dumps(row) + "\n")
     return out
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 
 import grpc
 
 from fedal.engine.grpc import TLS_1_3_ONLY
 from fedal.engine.grpc import fedal_pb2 as pb
-from fedal.engine.grpc.certs import Invitation
+from fedal.engine.grpc.certs import Invitation, Pems
 from fedal.errors import ConfigError
 
 PROTOCOL_MAJOR, PROTOCOL_MINOR = 1, 0
@@ -18,6 +19,7 @@ CHUNK_BYTES = 1 << 20
 KEEPALIVE = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # of pings for other reasons: one under way takes the keepalive's place
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
@@ -37,10 +39,22 @@ def refuse_plain_text_abroad(address: str) -> None:
         raise ConfigError(f"--insecure with {address}: plain text is for loopback addresses only. Use certificates.")
 
 
-def server_credentials(authority: bytes, certificate: bytes, key: bytes) -> grpc.ServerCredentials:
+def server_credentials(
+    authority: bytes, certificate: bytes, key: bytes, *, renewed: Callable[[], Pems | None] = lambda: None
+) -> grpc.ServerCredentials:
+    """`renewed` is asked at every handshake; what it gives replaces the files from before."""
     if not TLS_1_3_ONLY:
         raise ConfigError("gRPC was imported before fedal and would allow TLS 1.2: import fedal.engine.grpc first.")
-    return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+
+    def shown(pems: Pems) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], pems.authority)
+
+    def fetch() -> grpc.ServerCertificateConfiguration:
+        found = renewed()
+        return shown(found) if found else None  # type: ignore[return-value]  # None: unchanged; the stubs forget it
+
+    first = shown(Pems(authority, certificate, key))
+    return grpc.dynamic_ssl_server_credentials(first, fetch, require_client_authentication=True)
 
 
 def open_channel(address: str, invitation: Invitation | None, largest: int = CHUNK_BYTES * 2) -> grpc.Channel:
@@ -51,7 +65,8 @@ def open_channel(address: str, invitation: Invitation | None, largest: int = CHU
     if invitation is None:
         refuse_plain_text_abroad(address)
         return grpc.insecure_channel(address, options)
-    credentials = grpc.ssl_channel_credentials(invitation.authority, invitation.key, invitation.certificate)
+    pems = invitation.pems()
+    credentials = grpc.ssl_channel_credentials(pems.authority, pems.key, pems.certificate)
     return grpc.secure_channel(address, credentials, options)
 
 

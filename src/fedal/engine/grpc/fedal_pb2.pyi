@@ -62,7 +62,7 @@ class FromServer(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_major", "protocol_minor", "federation", "site", "run", "rounds_held", "incarnation", "round", "restart")
+    __slots__ = ("protocol_major", "protocol_minor", "federation", "site", "run", "rounds_held", "incarnation", "round", "restart", "session")
     PROTOCOL_MAJOR_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class Hello(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     protocol_major: int
     protocol_minor: int
     federation: str
@@ -81,7 +82,8 @@ class Hello(_message.Message):
     incarnation: int
     round: int
     restart: bool
-    def __init__(self, protocol_major: _Optional[int] = ..., protocol_minor: _Optional[int] = ..., federation: _Optional[str] = ..., site: _Optional[str] = ..., run: _Optional[str] = ..., rounds_held: _Optional[_Iterable[int]] = ..., incarnation: _Optional[int] = ..., round: _Optional[int] = ..., restart: _Optional[bool] = ...) -> None: ...
+    session: str
+    def __init__(self, protocol_major: _Optional[int] = ..., protocol_minor: _Optional[int] = ..., federation: _Optional[str] = ..., site: _Optional[str] = ..., run: _Optional[str] = ..., rounds_held: _Optional[_Iterable[int]] = ..., incarnation: _Optional[int] = ..., round: _Optional[int] = ..., restart: _Optional[bool] = ..., session: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol_minor", "run", "settings", "dataset", "input_shape", "n_classes", "public_samples", "public_sha256", "total_rounds", "feature_width")

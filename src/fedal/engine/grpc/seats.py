@@ -1,17 +1,18 @@
 """One seat per site: what the round loop asks and what comes back, each answer taken once.
 
-The loop's threads ask and wait; the network's thread delivers. A broken link is no failure: a living process that
+The loop's thread asks and waits; the network's thread delivers. A broken link is no failure: a living process that
 returns before the deadline is asked again and goes on. A process that lost its place, a refused message or a passed
-deadline is one.
+deadline is one. A seat is for one process at a time: its session holds it for as long as its stream lives, which the
+deadline ends when the process is silent. Whoever wakes up after that finds the seat free, or taken and is refused.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.codec import encode
@@ -26,6 +27,8 @@ Key = tuple[int, int, int]
 """incarnation, round, exchange"""
 
 Validate = Callable[[str, pb.Upload], Message]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class RoundLost(RunError):
@@ -33,9 +36,10 @@ class RoundLost(RunError):
 
 
 class Link(Protocol):
-    """One open stream to a site. Any thread may call."""
+    """One open stream to a site. Any thread may call. What is sent leaves with the next `flush` of any link."""
 
     def send(self, message: pb.FromServer) -> None: ...
+    def flush(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -51,10 +55,11 @@ class Answer:
 class Seat:
     """The place of one site in the federation."""
 
-    def __init__(self, site: str, policy: Policy, validate: Validate) -> None:
-        self.site, self._policy, self._validate = site, policy, validate
+    def __init__(self, site: str, policy: Policy, validate: Validate, deadline_s: float = 60.0) -> None:
+        self.site, self._policy, self._validate, self._deadline_s = site, policy, validate, deadline_s
         self._changed = threading.Condition()
         self._link: Link | None = None
+        self._session = ""  # of the process that holds the seat
         self._asked: pb.FromServer | None = None  # the newest question: a cache of depth one
         self._awaits: Key | None = None
         self._taken: Key | None = None  # the answer that was taken last
@@ -71,21 +76,37 @@ class Seat:
         return self._link is not None
 
     @property
+    def waited_s(self) -> float:
+        """For how long its answer to the newest question has been awaited; 0 when it is there."""
+        with self._changed:
+            is_open = self._awaits is not None and self._answer is None
+            return time.monotonic() - self._asked_at if is_open else 0.0
+
+    @property
     def left(self) -> bool:
         return self._left
 
     # the network's side
 
-    def connect(self, link: Link, hello: pb.Hello) -> Link | None:
-        """Takes a new stream; gives the one that it replaces."""
+    def refuse_second(self, session: str) -> None:
+        """The process that holds the seat may come with a new stream; another may when nobody holds it."""
         with self._changed:
-            before, self._link, self._left = self._link, link, False
+            if self._link is not None and session != self._session:
+                raise Refused(Code.IN_USE, "another process takes part as this site.")
+
+    def connect(self, link: Link, hello: pb.Hello, welcome: pb.Welcome) -> None:
+        """Takes a new stream in place of the one before."""
+        with self._changed:
+            if self._link is not None:
+                self._link.close()
+            self._link, self._session, self._left = link, hello.session, False
+            link.send(pb.FromServer(welcome=welcome))
             if self._asked is not None and self._may_go_on(hello):
                 link.send(self._asked)
             else:
                 self._lost = "its process was started anew"
+            link.flush()
             self._changed.notify_all()
-            return before
 
     def disconnect(self, link: Link) -> None:
         with self._changed:
@@ -93,12 +114,12 @@ class Seat:
                 self._link = None
                 self._changed.notify_all()
 
-    def take(self, message: pb.FromSite) -> None:
+    def take(self, message: pb.FromSite, link: Link) -> None:
         """Delivers an answer; raises Refused, with nothing changed, for whatever was not asked."""
         kind = message.WhichOneof("body")
         if kind == "leaving":
             with self._changed:
-                self._left = True
+                self._left = self._left or link is self._link
                 self._changed.notify_all()
             return
         if kind not in ("upload", "done"):
@@ -106,9 +127,12 @@ class Seat:
         body: pb.Upload | pb.Done = message.upload if kind == "upload" else message.done
         key = (body.incarnation, body.round, body.exchange)
         with self._changed:
+            if link is not self._link:  # a stream that lost the seat: what it still says counts for nothing
+                return
             if key == self._taken:  # a repeated answer is never applied: its reply is sent again
                 if self._asked is not None and self._awaits != key and self._link is not None:
                     self._link.send(self._asked)
+                    self._link.flush()
                 return
             self._refuse_unasked(key)
             if isinstance(body, pb.Upload):
@@ -119,17 +143,18 @@ class Seat:
             self.answer_ms = (time.monotonic() - self._asked_at) * 1e3
             self._changed.notify_all()
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, link: Link) -> None:
         """Its stream sent something that was refused: whoever waits for it need not wait on."""
         with self._changed:
             self.refused += 1
-            if self._awaits is not None and self._answer is None:
+            if link is self._link and self._awaits is not None and self._answer is None:
                 self._lost = reason
                 self._changed.notify_all()
 
     # the loop's side
 
     def ask(self, question: pb.FromServer, awaits: Key | None) -> None:
+        """The question leaves with the next flush: the network is woken once for those to all sites."""
         with self._changed:
             self._asked, self._awaits, self._answer, self._asked_at = question, awaits, None, time.monotonic()
             if question.WhichOneof("body") == "begin":
@@ -139,13 +164,14 @@ class Seat:
             if self._link is not None:
                 self._link.send(question)
 
-    def wait(self, deadline_s: float) -> Answer:
+    def wait(self) -> Answer:
         """The answer to the newest question."""
         with self._changed:
-            self._changed.wait_for(lambda: self._answer is not None or self._lost != "", deadline_s)
+            left_s = self._asked_at + self._deadline_s - time.monotonic()
+            self._changed.wait_for(lambda: self._answer is not None or self._lost != "", max(left_s, 0.0))
             if self._answer is not None:
                 return self._answer
-            reason = self._lost or f"no answer within {deadline_s:g} s"
+            reason = self._lost or f"no answer within {self._deadline_s:g} s"
             self.drop()
         if self._policy == "wait":
             raise RoundLost(f"{self.site}: {reason}")
@@ -170,7 +196,11 @@ class Seat:
         """Whether the process behind this stream can answer the newest question."""
         assert self._asked is not None
         kind = self._asked.WhichOneof("body")
-        if kind == "finished" or (kind == "begin" and (self._asked.begin.restore or self._policy == "continue")):
+        if kind == "finished":
+            return True
+        if self._lost:  # whoever waits for the answer gives up, or is about to: nobody would take it
+            return False
+        if kind == "begin" and (self._asked.begin.restore or self._policy == "continue"):
             return True
         if self._awaits is None or hello.incarnation != self._awaits[0]:
             return False
@@ -197,33 +227,57 @@ class Seat:
 class RemoteClient(ClientLogic):
     """A site as the round loop sees it: a coroutine that yields what the site uploads."""
 
-    def __init__(self, seat: Seat, deadline_s: float) -> None:
-        self.client_id, self._seat, self._deadline_s = seat.site, seat, deadline_s
+    def __init__(self, seat: Seat) -> None:
+        self.client_id, self._seat = seat.site, seat
         self.learner = cast(Any, _Elsewhere())
         self._batch = _Elsewhere()
         self._public = cast(Any, self._batch)
         self.begin = pb.Begin()
+        self._exchange = 0
         self.metrics: dict[str, float] = {}
+
+    def hear(self, reply: Message | None) -> None:
+        """Asks the site for its next upload."""
+        incarnation, t = self.begin.incarnation, self.begin.round
+        if reply is None:
+            self._exchange, question = 0, pb.FromServer(begin=self.begin)
+        else:
+            answer = pb.Reply(incarnation=incarnation, round=t, exchange=self._exchange, payload=encode(reply))
+            self._exchange, question = self._exchange + 1, pb.FromServer(reply=answer)
+        self._seat.ask(question, (incarnation, t, self._exchange))
 
     def round(self, t: int) -> ClientRound:
         self.metrics = {}
-        incarnation = self.begin.incarnation
-        self._seat.ask(pb.FromServer(begin=self.begin), (incarnation, t, 0))
-        for message, exchange in self._uploads():
-            reply = yield message
-            question = pb.Reply(incarnation=incarnation, round=t, exchange=exchange, payload=encode(reply))
-            self._seat.ask(pb.FromServer(reply=question), (incarnation, t, exchange + 1))
-
-    def _uploads(self) -> Iterator[tuple[Message, int]]:
-        exchange = 0
-        while True:
-            answer = self._seat.wait(self._deadline_s)
-            if answer.message is None:
-                self.metrics = dict(answer.done.metrics) if answer.done else {}
-                return
+        while (answer := self._seat.wait()).message is not None:
             self._batch.drawn = answer.batch
-            yield answer.message, exchange
-            exchange += 1
+            yield answer.message
+        self.metrics = dict(answer.done.metrics) if answer.done else {}
+
+
+class InTurn:
+    """Waits for one site after the other: all have been asked before, so they work side by side.
+
+    A thread for each would have to be woken for each answer, which costs more than the exchange.
+    """
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
+
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], cost: Callable[[Item], float] | None = None
+    ) -> list[Result]:
+        """All have answered or failed before an error of the first that failed is raised."""
+        results: list[Result] = []
+        failures: list[Exception] = []
+        self._flush()
+        for item in items:
+            try:
+                results.append(function(item))
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return results
 
 
 class _Elsewhere:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.certs import OPERATOR, identity_uri
 from fedal.engine.grpc.channel import CHUNK_BYTES, KEEPALIVE, PROTOCOL_MAJOR, SERVICE, refuse_plain_text_abroad
+from fedal.engine.grpc.identity import ServerIdentity, serial_of
 from fedal.engine.grpc.refusals import Code, Refused
 from fedal.engine.grpc.seats import Seat
 from fedal.errors import ConfigError
@@ -42,18 +45,42 @@ class Desk:
     log: Log
 
 
-class _Stream:
-    """The sending half of one stream."""
+class _Outbox:
+    """What other threads send, on its way to the network's thread: that is woken once for all that lies there."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._waiting: deque[tuple[asyncio.Queue[pb.FromServer | None], pb.FromServer | None]] = deque()
+
+    def put(self, queue: asyncio.Queue[pb.FromServer | None], message: pb.FromServer | None) -> None:
+        self._waiting.append((queue, message))
+
+    def flush(self) -> None:
+        if self._waiting:
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        while self._waiting:
+            queue, message = self._waiting.popleft()
+            queue.put_nowait(message)
+
+
+class _Stream:
+    """The sending half of one stream."""
+
+    def __init__(self, outbox: _Outbox) -> None:
+        self._outbox = outbox
         self.queue: asyncio.Queue[pb.FromServer | None] = asyncio.Queue()
 
     def send(self, message: pb.FromServer) -> None:
-        self._loop.call_soon_threadsafe(self.queue.put_nowait, message)
+        self._outbox.put(self.queue, message)
+
+    def flush(self) -> None:
+        self._outbox.flush()
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self.queue.put_nowait, None)
+        self._outbox.put(self.queue, None)
+        self._outbox.flush()
 
     def refuse(self, refused: Refused) -> None:
         self.send(pb.FromServer(refusal=pb.Refusal(code=refused.code, text=refused.text)))
@@ -63,15 +90,16 @@ class _Stream:
 class Reception:
     """Listens on an address until it is closed."""
 
-    def __init__(self, desk: Desk, address: str, credentials: grpc.ServerCredentials | None, largest: int) -> None:
-        if credentials is None:
+    def __init__(self, desk: Desk, address: str, identity: ServerIdentity | None, largest: int) -> None:
+        if identity is None:
             refuse_plain_text_abroad(address)
-        self._desk, self._address, self._credentials, self._largest = desk, address, credentials, largest
+        self._desk, self._address, self._identity, self._largest = desk, address, identity, largest
         self._server: Any = None
         self.port = 0
 
     def open(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._outbox = _Outbox(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name="fedal-reception", daemon=True)
         self._thread.start()
         try:
@@ -87,11 +115,17 @@ class Reception:
         self._thread.join()
         self._loop.close()
 
+    def flush(self) -> None:
+        """Sends what was put on any stream."""
+        self._outbox.flush()
+
     async def _open(self) -> None:
         options = [
             ("grpc.max_receive_message_length", self._largest),
             ("grpc.max_concurrent_streams", 4),
             ("grpc.so_reuseport", 0),
+            ("grpc.server_handshake_timeout_ms", int(HELLO_S * 1000)),
+            ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message stays small
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             *KEEPALIVE,
         ]
@@ -107,14 +141,14 @@ class Reception:
             ),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        if self._credentials is None:
+        if self._identity is None:
             self.port = self._server.add_insecure_port(self._address)
         else:
-            self.port = self._server.add_secure_port(self._address, self._credentials)
+            self.port = self._server.add_secure_port(self._address, self._identity.credentials())
         await self._server.start()
 
     async def _join(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[pb.FromServer]:
-        stream = _Stream(self._loop)
+        stream = _Stream(self._outbox)
         reader = asyncio.ensure_future(self._read(requests, context, stream))
         try:
             while (message := await stream.queue.get()) is not None:
@@ -126,19 +160,18 @@ class Reception:
         seat: Seat | None = None
         try:
             first = _parsed(await asyncio.wait_for(anext(aiter(requests)), HELLO_S))
+            refuse_revoked = self._revocation(context)
             seat = self._let_in(first, context)
-            stream.send(pb.FromServer(welcome=self._desk.welcome()))
-            before = seat.connect(stream, first.hello)
-            if isinstance(before, _Stream):
-                before.refuse(Refused(Code.SUPERSEDED, "another process has joined with this certificate."))
+            seat.connect(stream, first.hello, self._desk.welcome())
             self._desk.log("joined", site=seat.site)
             async for message in requests:
-                seat.take(_parsed(message))
+                refuse_revoked()
+                seat.take(_parsed(message), stream)
         except Refused as refused:
             self._desk.log("refused", site=seat.site if seat else "", code=refused.code, text=refused.text)
             stream.refuse(refused)
             if seat is not None:
-                seat.refuse(str(refused))
+                seat.refuse(str(refused), stream)
         except (TimeoutError, StopAsyncIteration, grpc.RpcError, grpc.aio.BaseError):
             pass  # the stream ended; its seat hears of it below
         finally:
@@ -158,18 +191,28 @@ class Reception:
             )
         if hello.federation != self._desk.federation:
             raise Refused(Code.WRONG_FEDERATION, f"this is federation {self._desk.federation}.")
-        site = self._identity(context, hello.site)
+        site = self._caller(context, hello.site)
         if site not in self._desk.seats:
             raise Refused(Code.NOT_IN_ROSTER, "this site is not in the roster of the federation.")
         if hello.site != site:
             raise Refused(Code.WRONG_IDENTITY, f"the certificate is of {site}; the message says otherwise.")
+        seat = self._desk.seats[site]
+        seat.refuse_second(hello.session)
         self._desk.admit(hello)
-        return self._desk.seats[site]
+        return seat
 
-    def _identity(self, context: Any, claimed: str) -> str:
+    def _revocation(self, context: Any) -> Callable[[], None]:
+        """Raises Refused as soon as the caller's certificate is revoked."""
+        if self._identity is None:
+            return lambda: None
+        (certificate,) = context.auth_context()["x509_pem_cert"]
+        return partial(self._identity.refuse_revoked, serial_of(certificate))
+
+    def _caller(self, context: Any, claimed: str) -> str:
         """The site that the certificate names; on plain loopback what is claimed."""
-        if self._credentials is None:
+        if self._identity is None:
             return claimed
+        self._revocation(context)()
         prefix = identity_uri(self._desk.federation, "")
         names = [
             name.decode(errors="replace") for name in context.auth_context().get("x509_subject_alternative_name", [])
@@ -191,7 +234,7 @@ class Reception:
 
     async def _abort_strangers(self, context: Any) -> None:
         try:
-            site = self._identity(context, OPERATOR)
+            site = self._caller(context, OPERATOR)
         except Refused as refused:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refused))
         if site != OPERATOR and site not in self._desk.seats:

@@ -78,7 +78,8 @@ def minutes(entry: Entry, dataset: str, cores: int = 2) -> float:
     if entry.kind == "data":
         return 1.0
     miniature = MINIATURES[dataset]
-    return len(entry.methods) * len(entry.columns) * miniature.seeds * miniature.run_s / cores / 60
+    measuring = 6 if entry.kind == "variances" else 1  # times the run itself, on svhn
+    return len(entry.methods) * len(entry.columns) * miniature.seeds * miniature.run_s * measuring / cores / 60
 
 
 def folder_name(settings: Mapping[str, Any]) -> str:
@@ -93,7 +94,8 @@ def _what_small_means(entry: Entry, dataset: str) -> str:
     miniature = MINIATURES[dataset]
     if entry.kind == "data":
         return f"small means: the data are {dataset}, as they are installed; nothing is trained"
-    shown = [f"{key} {value}" for key, value in {**miniature.settings, **_small_options(entry)}.items()]
+    settings = {**miniature.settings, **_small_options(entry)}
+    shown = [f"{key} {' and '.join(value) if isinstance(value, tuple) else value}" for key, value in settings.items()]
     shown += [f"|P| times {miniature.public_share:g}"] if miniature.public_share != 1 else []
     shown += [f"clients times {miniature.client_share:g}"] if "clients" in entry.columns[0].settings else []
     shown += [miniature.words] if miniature.words else []

@@ -1,0 +1,38 @@
+"""A method without mathematics: outputs go up, the same come down. What is left of an exchange is what fedal adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedal import methods
+from fedal.messages import Consensus, Outputs
+from fedal.methods.base import ClientLogic, ClientRound, Method, PublicOptions, Replies, ServerLogic, ServerRound
+
+
+class EchoServer(ServerLogic):
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        reply: Replies | None = None
+        for _ in range(self.hp.tau):
+            up = yield reply
+            reply = {n: Consensus(up[n].values, len(up)) for n in clients}
+        return reply
+
+
+class EchoClient(ClientLogic):
+    def round(self, t: int) -> ClientRound:
+        for _x, f in self.public_passes(t):
+            yield Outputs(f)
+
+
+METHOD = methods.register(
+    Method(
+        name="echo",
+        summary="outputs up, the same down",
+        options=PublicOptions,
+        client=EchoClient,
+        server=EchoServer,
+        up=(Outputs,),
+        down=(Consensus,),
+        needs=frozenset({"public"}),
+    )
+)

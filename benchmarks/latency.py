@@ -1,0 +1,314 @@
+"""What one synchronous exchange costs: fedal's deployment against a bare gRPC stream, with ten client processes each.
+
+`python -m benchmarks.latency` keeps the processes of all contenders alive side by side and lets them play blocks of
+exchanges in turn, so that whatever else the machine does hits all alike. An exchange is the time from one moment at
+which all uploads are there to the next: replies out, ten clients answer, uploads in. fedal's clients have a learner
+that computes nothing, so its time is that of transport, checks, bookkeeping and the method's mathematics on both sides,
+which one contender is without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import queue
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import numpy as np
+
+import fedal.engine.grpc  # noqa: F401 - before gRPC, whose TLS it restricts
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "deployment.md"
+BEGIN, END = "<!-- latency: written by python -m benchmarks.latency -->", "<!-- end of latency -->"
+CLIENTS, BATCH, CLASSES = 10, 32, 10
+OUTPUT_BYTES = 4 * BATCH * CLASSES
+HEADER_BYTES = 70  # what fedal's messages have around the numbers
+NAMES = tuple(f"client-{index:02}" for index in range(CLIENTS))
+SPAWN = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One server and ten clients; `replies` are the numbers per output that come down."""
+
+    name: str
+    serve: Callable[[Stage, Contender, Connection], None]
+    join: Callable[[Stage, Contender, str], None]
+    secure: bool = True
+    method: str = ""
+    replies: int = 2
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a contender plays: its own folder and port, certificates that all share."""
+
+    certificates: Path
+    folder: Path
+    port: int
+    block: int
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+# the bare stream
+
+
+def serve_bare(stage: Stage, contender: Contender, turn: Connection) -> None:
+    asyncio.run(_serve_bare(stage, contender, turn))
+
+
+async def _serve_bare(stage: Stage, contender: Contender, turn: Connection) -> None:
+    import grpc
+
+    from fedal.engine.grpc.certs import read_pem
+    from fedal.engine.grpc.channel import server_credentials
+
+    reply = b"\0" * (contender.replies * OUTPUT_BYTES + HEADER_BYTES)
+    arrived: list[asyncio.Future[None]] = []
+    times: list[float] = []
+
+    async def gather() -> None:
+        """Returns when all clients have uploaded; between blocks it waits for the next turn."""
+        arrived.append(asyncio.get_running_loop().create_future())
+        mine = arrived[-1]
+        if len(arrived) == CLIENTS:
+            if times:
+                times.append(time.perf_counter())
+            if len(times) == stage.block + 1:
+                turn.send(times)
+                times.clear()
+            if not times:
+                turn.recv()
+                times.append(time.perf_counter())
+            for other in arrived:
+                other.set_result(None)
+            arrived.clear()
+        await mine
+
+    async def exchange(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for _ in requests:
+            await gather()
+            yield reply
+
+    server = grpc.aio.server(options=[("grpc.http2.min_ping_interval_without_data_ms", 10_000)])
+    handler = grpc.stream_stream_rpc_method_handler(exchange, None, None)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", {"Exchange": handler}),))
+    if contender.secure:
+        pems = [read_pem(stage.certificates / "server" / name) for name in ("ca.pem", "cert.pem", "key.pem")]
+        server.add_secure_port(stage.address, server_credentials(*pems))
+    else:
+        server.add_insecure_port(stage.address)
+    await server.start()
+    await server.wait_for_termination()
+
+
+def join_bare(stage: Stage, contender: Contender, name: str) -> None:
+    import grpc
+
+    from fedal.engine.grpc.certs import read_invitation
+    from fedal.engine.grpc.channel import open_channel
+
+    upload = b"\0" * (OUTPUT_BYTES + HEADER_BYTES)
+    invitation = read_invitation(stage.certificates / name) if contender.secure else None
+    outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    with open_channel(stage.address, invitation) as channel, suppress(grpc.RpcError):
+        outbox.put(upload)
+        call = channel.stream_stream("/bare/Exchange", None, None)
+        for _ in call(iter(outbox.get, None), wait_for_ready=True):
+            outbox.put(upload)
+
+
+# fedal
+
+
+def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
+    import torch
+
+    import benchmarks.echo  # noqa: F401 - known by its name from here on
+    from fedal.config import Config
+    from fedal.deployment import Deployment
+    from fedal.experiments.serve import Plan, Service
+    from fedal.experiments.world import Task
+    from fedal.methods.base import Uploads
+
+    class Timed(Service):
+        """A server that plays a round when it is its turn, and says when the uploads of each exchange were there."""
+
+        def _play_round(self, restore: bool) -> None:
+            turn.recv()
+            self._times: list[float] = []
+            super()._play_round(restore)
+            turn.send(self._times)
+
+        def _refuse_small_cohort(self, uploads: Uploads) -> None:
+            self._times.append(time.perf_counter())
+            super()._refuse_small_cohort(uploads)
+
+    torch.set_num_threads(1)
+    config = Config(
+        method=contender.method, clients=CLIENTS, batch_size=BATCH, tau=stage.block + 1, rounds=10_000,
+        checkpoint_every=10**9, eval_every=10**9,
+    )  # fmt: skip
+    deployment = Deployment(
+        federation="bench", listen=stage.address, certificates=str(stage.certificates / "server"),
+        folder=str(stage.folder / "server"),
+    )  # fmt: skip
+    public = np.zeros((300, 1, 8, 8), np.float32)
+    plan = Plan(config, deployment, Task("own", (1, 8, 8), CLASSES), public)
+    Timed(plan, log=lambda event, **fields: None).play()
+
+
+class Mute:
+    """A learner that computes nothing: its answer is always the same."""
+
+    def __init__(self, name: str) -> None:
+        import torch
+
+        self._answer = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(NAMES.index(name)))
+
+    def logits(self, x: Any, mode: str = "train") -> Any:
+        return self._answer[: len(x)]
+
+    predict = __call__ = logits
+
+    def learn(self, *dlogits: Any) -> None: ...
+
+    def forget(self) -> None: ...
+
+    def frozen(self, mode: str = "train") -> Mute:
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": {}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def join_fedal(stage: Stage, contender: Contender, name: str) -> None:
+    import benchmarks.echo  # noqa: F401 - known by its name from here on
+    from fedal.engine.grpc.certs import read_invitation
+    from fedal.experiments.join import Site, SitePlan
+
+    data = stage.folder / f"{name}.npz"
+    np.savez(data, x=np.zeros((100, 1, 8, 8), np.float32), y=np.arange(100) % CLASSES)
+    plan = SitePlan(
+        stage.address, name, data, stage.folder / name, invitation=read_invitation(stage.certificates / name),
+        own=Mute(name),
+    )  # fmt: skip
+    Site(plan, lambda text: None).play()
+
+
+# the race
+
+CONTENDERS = (
+    Contender("bare stream, plain text", serve_bare, join_bare, secure=False),
+    Contender("bare stream, mutual TLS", serve_bare, join_bare),
+    Contender("fedal, no mathematics", serve_fedal, join_fedal, method="echo", replies=1),
+    Contender("fedal, FedMD", serve_fedal, join_fedal, method="fedmd", replies=1),
+    Contender("fedal, FedAL", serve_fedal, join_fedal, method="fedal"),
+)
+
+
+def race(blocks: int, block: int) -> dict[str, list[float]]:
+    """Milliseconds of every exchange of every contender."""
+    from fedal.engine.grpc import certs
+
+    times: dict[str, list[float]] = {contender.name: [] for contender in CONTENDERS}
+    with tempfile.TemporaryDirectory() as folder:
+        certificates = Path(folder) / "certs"
+        certs.init(certificates, "bench")
+        certs.issue_server(certificates, ["127.0.0.1"])
+        for name in NAMES:
+            certs.issue_client(certificates, name, None)
+        stages = {c.name: Stage(certificates, Path(folder) / c.name, _free_port(), block) for c in CONTENDERS}
+        with _cast(stages) as (turns, processes):
+            for number in range(blocks + 1):
+                for name, turn in turns.items():
+                    turn.send(None)
+                    wait([turn, *(process.sentinel for process in processes)])
+                    if not turn.poll():
+                        raise RuntimeError(f"a process of {name} or of another contender has died")
+                    arrivals = turn.recv()
+                    if number:  # the first block warms up
+                        times[name] += [1e3 * (after - before) for before, after in pairwise(arrivals)]
+    return times
+
+
+@contextmanager
+def _cast(stages: dict[str, Stage]) -> Iterator[tuple[dict[str, Connection], list[BaseProcess]]]:
+    processes: list[BaseProcess] = []
+    turns: dict[str, Connection] = {}
+    for contender in CONTENDERS:
+        stage = stages[contender.name]
+        stage.folder.mkdir()
+        turns[contender.name], theirs = SPAWN.Pipe()
+        processes.append(SPAWN.Process(target=contender.serve, args=(stage, contender, theirs)))
+        processes += [SPAWN.Process(target=contender.join, args=(stage, contender, name)) for name in NAMES]
+    try:
+        for process in processes:
+            process.start()
+        yield turns, processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def as_markdown(times: dict[str, list[float]]) -> str:
+    bare = median(times["bare stream, mutual TLS"])
+    lines = [
+        f"{len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[1]:.0f}; {CLIENTS} client processes, "
+        f"{BATCH} x {CLASSES} logits up, the same or twice that down; {len(times['fedal, FedAL'])} exchanges each, in "
+        "interleaved blocks.",
+        "",
+        "| exchange | median | 10% to 90% | to the bare stream with TLS |",
+        "|---|---|---|---|",
+    ]
+    for name, values in times.items():
+        middle, tenths = median(values), quantiles(values, n=10)
+        lines.append(
+            f"| {name} | {middle:.1f} ms | {tenths[0]:.1f} to {tenths[-1]:.1f} ms | {middle / bare:.2f} |"
+        )  # fmt: skip
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--block", type=int, default=50, help="exchanges per block")
+    options = parser.parse_args()
+    times = race(options.blocks, options.block)
+    table = as_markdown(times)
+    print(table)
+    medians = {name: round(median(values), 3) for name, values in times.items()}
+    (HERE / "latency.json").write_text(json.dumps(medians, indent=1) + "\n")
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""A link that is cut and heals, by a reset that both ends notice or a silence that nobody does: the same bits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments import SITES, Rehearsal, wait_for
+from links import Link
+
+CUT = "client-01"
+
+
+class Scene:
+    """A run in progress whose second site has a link that the test can cut."""
+
+    def __init__(self, rehearsal: Rehearsal, service: Any, link: Link, lost: list[str]) -> None:
+        self.rehearsal, self.service, self.link, self.lost = rehearsal, service, link, lost
+
+    def wait_for_rounds(self, count: int) -> None:
+        goal = self.service._rounds + count
+        wait_for(lambda: self.service._rounds >= goal)
+
+
+@contextmanager
+def scene(folder: Path, deadline_s: float, rounds: int = 60) -> Iterator[Scene]:
+    """Plays a run to its end around the test's block; afterwards every site has the bits of one process."""
+    lost: list[str] = []
+
+    def log(event: str, **fields: Any) -> None:
+        if event == "round lost":
+            lost.append(fields["reason"])
+
+    rehearsal = Rehearsal(folder, {"deadline_s": deadline_s}, rounds=rounds, checkpoint_every=10, options={"tau": 1})
+    link = Link(rehearsal.port)
+    try:
+        with rehearsal.service(log) as service:
+            ways = {CUT: {"server": link.address}}
+            joined = [rehearsal.join_in_thread(site, **ways.get(site, {})) for site in SITES]
+            yield Scene(rehearsal, service, link, lost)
+            wait_for(lambda: service.folder.summary.exists() or any(failure for _, failure in joined))
+            for thread, failure in joined:
+                thread.join(30)
+                assert not failure
+    finally:
+        link.close()
+    assert rehearsal.deployed() == rehearsal.alone()
+
+
+def test_a_link_that_is_reset_again_and_again_loses_no_round(tmp_path: Path) -> None:
+    with scene(tmp_path, deadline_s=30) as running:
+        for _ in range(4):
+            running.wait_for_rounds(3)
+            running.link.reset()
+            time.sleep(0.1)
+            running.link.heal()
+    assert running.lost == []
+
+
+def test_a_link_that_is_silent_for_less_than_the_deadline_loses_no_round(tmp_path: Path) -> None:
+    with scene(tmp_path, deadline_s=30) as running:
+        for _ in range(2):
+            running.wait_for_rounds(3)
+            running.link.silence()
+            time.sleep(0.5)
+            running.link.heal()
+    assert running.lost == []
+
+
+@pytest.mark.parametrize("cut", [Link.silence, pytest.param(Link.reset, marks=pytest.mark.soak)])
+def test_a_link_that_is_cut_beyond_the_deadline_takes_all_back_to_the_committed_round(
+    tmp_path: Path, cut: Callable[[Link], None]
+) -> None:
+    with scene(tmp_path, deadline_s=1) as running:
+        running.wait_for_rounds(15)
+        cut(running.link)
+        wait_for(lambda: running.lost)
+        running.link.heal()
+    assert f"{CUT}: no answer within 1 s" in running.lost[0]
+
+
+@pytest.mark.soak
+def test_a_connection_that_a_router_forgot_is_given_up_and_made_anew(tmp_path: Path) -> None:
+    """No end ever hears of it: only the pings of the site can notice, within half a minute."""
+    with scene(tmp_path, deadline_s=1) as running:
+        running.wait_for_rounds(15)
+        running.link.silence()
+        wait_for(lambda: running.lost)
+        running.link.heal_for_new_connections()
+        silent_since = time.monotonic()
+        wait_for(lambda: running.service.seats[CUT].connected)
+        print(f"\na forgotten connection was made anew after {time.monotonic() - silent_since:.0f} s")
