@@ -1,0 +1,144 @@
+"""Small result files of finished runs: what the page shows, without the run folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedal.analysis.equilibrium import check_equilibrium
+from fedal.analysis.outputs import answers
+from fedal.analysis.restored import restored
+from fedal.durable import write_atomically
+from fedal.experiments.compare import refuse_other_run
+from fedal.runs import Run, RunFolder
+from studies.plan import Arm, Plan, Study
+
+CURVE_POINTS = 36
+KEYS = (
+    "iteration",
+    "test_accuracy",
+    "test_accuracy_min",
+    "disagreement",
+    "discriminator_accuracy",
+    "adversarial_grad_norm",
+)
+"""Of a point of the curve: the round's end. `after_local` is added where that was recorded too."""
+ENVIRONMENT = ("fedal", "torch", "numpy", "python", "machine", "cpu_capability", "data")
+DIGITS = 6  # of numbers in result files: far below any spread
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished run: its final row and its thinned curve."""
+
+    content: dict[str, Any]
+
+    @property
+    def final(self) -> dict[str, Any]:
+        return dict(self.content["final"])
+
+    @cached_property
+    def curve(self) -> dict[str, list[float]]:
+        return dict(self.content["curve"])
+
+    @property
+    def fresh(self) -> float:
+        """How many outputs a discriminator that is trained from nothing gives to their owner."""
+        return float(self.content["agreement"]["fresh"])
+
+    @property
+    def team(self) -> float:
+        """Test accuracy of the mean of all clients' logits: what they could know together."""
+        return float(self.content["agreement"]["team_on_test"])
+
+
+def collect(plan: Plan, runs: Path, folder: Path) -> list[Path]:
+    """Writes data/STUDY/ARM/seed-S.json for every finished run; files of runs that lie elsewhere stay."""
+    written = []
+    for study in plan.studies:
+        arms = {arm.name: arm for arm in study.arms}
+        for job in study.jobs(runs):
+            path = result_path(folder, study, arms[job.method], job.seed)
+            if _is_news(RunFolder(job.folder).summary, path):
+                refuse_other_run(job, {})
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, _as_text(extract(Run(job.folder))).encode())
+                written.append(path)
+    return written
+
+
+def _is_news(summary: Path, path: Path) -> bool:
+    """A run has ended after its result file was written, or has none."""
+    return summary.exists() and not (path.exists() and path.stat().st_mtime > summary.stat().st_mtime)
+
+
+def result_path(folder: Path, study: Study, arm: Arm, seed: int) -> Path:
+    return folder / "data" / study.name / arm.name / f"seed-{seed}.json"
+
+
+def read_results(folder: Path, study: Study, arm: Arm) -> dict[int, Result]:
+    """seed -> what was played of an arm."""
+    paths = {seed: result_path(folder, study, arm, seed) for seed in study.seeds}
+    return {seed: Result(json.loads(path.read_bytes())) for seed, path in paths.items() if path.exists()}
+
+
+def extract(run: Run) -> dict[str, Any]:
+    """Final row, thinned curve, settings and environment of a run, and how far its final models are apart."""
+    environment = run.folder.read_environment()
+    return {
+        "config": run.config.model_dump(exclude_none=True, mode="json"),
+        "environment": {key: environment[key] for key in ENVIRONMENT if key in environment},
+        "final": _rounded(run.final),
+        "curve": thinned_curve(run.metrics),
+        "agreement": _rounded(_agreement(run)),
+    }
+
+
+def _agreement(run: Run) -> dict[str, Any]:
+    """How alike the final models answer, as `fedal analyse` sees it, and how good the mean of their logits is."""
+    with restored(run) as found:
+        site, learners = found.site, found.site.assembly.learners.values()
+        on_public, on_test = (
+            answers(learners, site.public),
+            answers(learners, torch.as_tensor(site.world.dataset.test_x)),
+        )
+        measured = asdict(check_equilibrium(on_public, site.discriminator, site.clients, run.config.seed))
+        measured["team_on_test"] = _accuracy(on_test.mean(0), torch.as_tensor(site.world.dataset.test_y))
+        if site.public_labels is not None:
+            measured["team_on_public"] = _accuracy(on_public.mean(0), site.public_labels)
+        return measured
+
+
+def _accuracy(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    return float((logits.argmax(-1) == labels).double().mean())
+
+
+def thinned_curve(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Columns over at most CURVE_POINTS evaluations while training, evenly chosen, the last one among them."""
+    ends = [row for row in rows if row["phase"] == "after_global" and not row["final"]]
+    step = -(-len(ends) // CURVE_POINTS) or 1
+    chosen = ends[::-1][::step][::-1]
+    columns = {key: [_rounded(row)[key] for row in chosen] for key in KEYS if all(key in row for row in chosen)}
+    between = {row["round"]: row["test_accuracy"] for row in rows if row["phase"] == "after_local"}
+    if chosen and all(row["round"] in between for row in chosen):
+        columns["after_local"] = [round(between[row["round"]], DIGITS) for row in chosen]
+    return columns
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: round(value, DIGITS) if isinstance(value, float) else value for key, value in row.items()}
+
+
+def _as_text(content: dict[str, Any]) -> str:
+    """JSON with one line per key of each part: small, and readable in a diff."""
+    parts = []
+    for name, part in content.items():
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in part.items())
+        parts.append(f" {json.dumps(name)}: {{\n{lines}\n }}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"

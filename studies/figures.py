@@ -1,0 +1,76 @@
+"""One figure per study: curves where they can be told apart, otherwise where every arm ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedal.report.canvas import COLOURS, INK, SOFT, blank, save
+from fedal.report.curves import STYLES
+from studies.collect import Result
+from studies.plan import Study
+
+Results = Mapping[str, Mapping[int, Result]]  # arm -> seed -> result
+
+MOST_CURVES = 8
+PANELS = {
+    "test_accuracy": "test accuracy, mean over clients",
+    "disagreement": "disagreement of the uploads (KL)",
+    "discriminator_accuracy": "discriminator accuracy",
+    "adversarial_grad_norm": "norm of the adversarial gradient",
+}
+
+
+def draw_study(study: Study, results: Results, path: Path) -> list[Path]:
+    """Writes PATH.png and PATH.svg."""
+    shown = {name: found for name, found in results.items() if found}
+    figure = _draw_curves(study, shown) if len(study.arms) <= MOST_CURVES else _draw_ends(shown)
+    figure.suptitle(study.title, fontsize=10, color=INK, x=0.01, ha="left")
+    return save(figure, path)
+
+
+def _draw_curves(study: Study, results: Results) -> Any:
+    """Accuracy along the run, and beside it what the adversary did; a band from the lowest to the highest seed."""
+    panels = [key for key in PANELS if any(key in r.curve for found in results.values() for r in found.values())]
+    figure, axes = blank(1.0 + 3.6 * len(panels), 4.6, len(panels))
+    for key, each in zip(panels, axes, strict=True):
+        for place, arm in enumerate(study.arms):
+            found = [result for result in results.get(arm.name, {}).values() if key in result.curve]
+            if found:
+                x, y = found[0].curve["iteration"], np.array([result.curve[key] for result in found])
+                look = {"color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place % len(STYLES)]}
+                each.plot(x, y.mean(0), label=arm.name, **look)
+                each.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
+        each.set_xlabel("iterations", fontsize=9)
+        each.set_title(PANELS[key], fontsize=9, loc="left", color=INK)
+        each.set_xlim(left=0)
+        if key == "discriminator_accuracy":
+            chance = 1 / len(study.config(study.arms[0], study.seeds[0]).client_names)
+            each.axhline(chance, color=SOFT, linestyle="--", linewidth=0.8)
+            each.annotate("chance", (0, chance), (3, 2), textcoords="offset points", size=8, color=SOFT)
+        elif key != "test_accuracy":
+            each.set_yscale("log")
+    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=8, ncols=4, loc="outside lower center")
+    return figure
+
+
+def _draw_ends(results: Results) -> Any:
+    """Final accuracy of every arm: the mean over clients as a dot, a line down to the worst client."""
+    ends = {
+        name: np.mean([[r.final["test_accuracy"], r.final["test_accuracy_min"]] for r in found.values()], 0)
+        for name, found in results.items()
+    }
+    names = sorted(ends, key=lambda name: ends[name][0])
+    figure, (axes,) = blank(6.5, 1.2 + 0.24 * len(names))
+    for place, name in enumerate(names):
+        mean, worst = ends[name]
+        axes.plot([worst, mean], [place, place], color=SOFT, linewidth=1)
+        axes.plot(mean, place, color=COLOURS[0], marker="o", markersize=5)
+        axes.annotate(f"{mean:.3f}", (mean, place), (6, -3), textcoords="offset points", size=8, color=INK)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel("final test accuracy: mean over clients (dot), worst client (end of the line)", fontsize=9)
+    axes.margins(x=0.1)
+    return figure

@@ -1,0 +1,151 @@
+"""The generated part of docs/results/README.md: what was played, a table and a figure per study, the differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from fedal.durable import write_atomically
+from fedal.errors import ConfigError
+from fedal.experiments.statistics import Difference, paired_difference
+from studies.collect import Result, read_results
+from studies.figures import draw_study
+from studies.plan import Arm, Plan, Study
+
+BEGIN, END = "<!-- results: written by python -m studies collect -->", "<!-- end of results -->"
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Played:
+    """A study with what has been played of it."""
+
+    study: Study
+    results: Mapping[str, Mapping[int, Result]]  # arm -> seed -> result
+
+    def accuracies(self, arm: str) -> dict[int, float]:
+        return {seed: float(result.final["test_accuracy"]) for seed, result in self.results.get(arm, {}).items()}
+
+    @property
+    def has_runs(self) -> bool:
+        return any(self.results.values())
+
+    @property
+    def best_first(self) -> list[Arm]:
+        """Arms by their mean accuracy; those that were not played come last, in the order of the plan."""
+        return sorted(self.study.arms, key=lambda arm: -fmean(self.accuracies(arm.name).values() or [-1.0]))
+
+
+def write_page(plan: Plan, folder: Path) -> Path:
+    """Writes the figures, and the tables between the markers of README.md."""
+    page = folder / "README.md"
+    text = page.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ConfigError(f"{page}: expected the lines {BEGIN} and {END} once each; tables go between them.")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    for each in _read(plan, folder):
+        if each.has_runs:
+            draw_study(each.study, each.results, folder / "figures" / each.study.name)
+    write_atomically(page, f"{before}{BEGIN}\n{generate(plan, folder)}\n{END}{after}".encode())
+    return page
+
+
+def generate(plan: Plan, folder: Path) -> str:
+    """The text between the markers."""
+    played = _read(plan, folder)
+    parts = [_what_was_played(played)]
+    parts += [_show_study(each) for each in played if each.has_runs]
+    parts += [_answer(question.asks, question.pairs, played) for question in plan.questions]
+    return "\n\n".join(part for part in parts if part)
+
+
+def read_study(study: Study, folder: Path) -> Played:
+    return Played(study, {arm.name: read_results(folder, study, arm) for arm in study.arms})
+
+
+def _read(plan: Plan, folder: Path) -> list[Played]:
+    return [read_study(study, folder) for study in plan.studies]
+
+
+def _what_was_played(played: Sequence[Played]) -> str:
+    rows = []
+    for each in played:
+        missing = [
+            f"{arm.name} (seed {', '.join(str(seed) for seed in absent)})"
+            for arm in each.study.arms
+            if (absent := [seed for seed in each.study.seeds if seed not in each.results[arm.name]])
+        ]
+        planned = len(each.study.arms) * len(each.study.seeds)
+        done = sum(len(results) for results in each.results.values())
+        words = ", ".join(missing) if each.has_runs else "all of it"
+        rows.append([each.study.title, f"{done} of {planned}", words or "nothing"])
+    return "## What has been played\n\n" + _table(["study", "runs", "still missing"], rows)
+
+
+def _show_study(played: Played) -> str:
+    study = played.study
+    n_clients = len(study.config(study.arms[0], study.seeds[0]).client_names)
+    heads = ["arm", "seeds", "test accuracy", "worst client", "the team"]
+    heads += [f"discriminator accuracy (chance {1 / n_clients:.3g})", "adversarial gradient norm"]
+    heads += ["a fresh discriminator", "disagreement", "`fedal run --config` this"]
+    rows = [_show_arm(arm, list(played.results[arm.name].values())) for arm in played.best_first]
+    setting = f"[configs/{study.config_file.name}](configs/{study.config_file.name})"
+    return f"## {study.title}\n\n{setting}\n\n{_table(heads, rows)}\n\n![{study.title}](figures/{study.name}.png)"
+
+
+def _show_arm(arm: Arm, results: Sequence[Result]) -> list[str]:
+    words = f"`{' '.join(arm.words)}`"
+    if not results:
+        return [arm.name, "0", "not played yet", *[NOTHING] * 6, words]
+    accuracies = [float(result.final["test_accuracy"]) for result in results]
+    return [
+        arm.name,
+        str(len(results)),
+        f"{fmean(accuracies):.4f}" + (f" ± {stdev(accuracies):.4f}" if len(accuracies) > 1 else ""),
+        f"{fmean(float(result.final['test_accuracy_min']) for result in results):.3f}",
+        f"{fmean(result.team for result in results):.4f}",
+        _along(results, "discriminator_accuracy", lambda value: f"{value:.3f}"),
+        _along(results, "adversarial_grad_norm", lambda value: f"{value:.4f}"),
+        f"{fmean(result.fresh for result in results):.3f}",
+        _at_the_end(results, "disagreement"),
+        words,
+    ]
+
+
+def _along(results: Sequence[Result], key: str, show: Callable[[float], str]) -> str:
+    """Mean along the runs, and the largest value on the way; nothing for a method without it."""
+    curves = [result.curve[key] for result in results if key in result.curve]
+    if not curves:
+        return NOTHING
+    return f"{show(fmean(fmean(curve) for curve in curves))} (up to {show(max(max(curve) for curve in curves))})"
+
+
+def _at_the_end(results: Sequence[Result], key: str) -> str:
+    values = [float(result.final[key]) for result in results if key in result.final]
+    return f"{fmean(values):.3f}" if values else NOTHING
+
+
+def _answer(asks: str, pairs: Iterable[tuple[str, str]], played: Sequence[Played]) -> str:
+    """One question: the differences in all studies that have both arms of a pair."""
+    heads = ["difference", "study", "seeds", "test accuracy", "95% interval", "p", "so it is"]
+    rows = []
+    for first, second in pairs:
+        for each in played:
+            found = paired_difference(each.accuracies(first), each.accuracies(second))
+            if found is not None:
+                rows.append([f"{first} − {second}", each.study.name, *_show_difference(found)])
+    return f"## {asks}\n\n{_table(heads, rows)}" if rows else ""
+
+
+def _show_difference(found: Difference) -> list[str]:
+    if found.low is None or found.high is None or found.p_value is None:
+        return [str(found.seeds), f"{found.mean:+.4f}", NOTHING, NOTHING, found.verdict]
+    interval = f"{found.low:+.4f} to {found.high:+.4f}"
+    return [str(found.seeds), f"{found.mean:+.4f}", interval, f"{found.p_value:.3f}", found.verdict]
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,92 @@
+"""What is played: docs/results/plan.toml as studies, arms and jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedal.config import Config, load_config, read_toml
+from fedal.errors import ConfigError
+from fedal.experiments.compare import Job
+
+ROOT = Path(__file__).parent.parent
+PAGE_FOLDER = ROOT / "docs" / "results"
+RUNS = ROOT / "runs" / "results"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Who plays: a name, and what it sets on top of the study's config."""
+
+    name: str
+    settings: Mapping[str, Any]  # with `method`
+
+    @property
+    def words(self) -> list[str]:
+        """What to type after `fedal run --config FILE`."""
+        options = [(key, value) for key, value in self.settings.items() if key != "method"]
+        return ["--method", self.settings["method"], *(word for o in options for word in ("--set", f"{o[0]}={o[1]}"))]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One config played by several arms at several seeds: one table of the page."""
+
+    name: str
+    title: str
+    config_file: Path
+    seeds: tuple[int, ...]
+    arms: tuple[Arm, ...]
+
+    def config(self, arm: Arm, seed: int) -> Config:
+        return load_config(self.config_file, {**arm.settings, "seed": seed})
+
+    def jobs(self, runs: Path) -> Iterator[Job]:
+        """One seed after the other, so that every arm has been played once before any is played twice."""
+        for seed in self.seeds:
+            for arm in self.arms:
+                yield Job(arm.name, seed, self.config(arm, seed), runs / self.name / arm.name / f"seed-{seed}")
+
+
+@dataclass(frozen=True)
+class Question:
+    """Differences that together answer something: first minus second of each pair of arms."""
+
+    asks: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All studies in the order in which they are played, and what is asked of them."""
+
+    studies: tuple[Study, ...]
+    questions: tuple[Question, ...]
+
+    def only(self, names: list[str]) -> Plan:
+        """The named studies, in that order; all when none is named."""
+        known = {study.name: study for study in self.studies}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ConfigError(f'there is no study "{unknown[0]}". There are: {", ".join(known)}.')
+        return Plan(tuple(known[name] for name in names), self.questions) if names else self
+
+
+def read_plan(folder: Path = PAGE_FOLDER) -> Plan:
+    """plan.toml of the folder; a study's config is configs/NAME.toml beside it."""
+    content = read_toml(folder / "plan.toml")
+    settings = content["arms"]
+    studies = tuple(
+        Study(
+            study["name"],
+            study["title"],
+            folder / "configs" / f"{study['name']}.toml",
+            tuple(study["seeds"]),
+            tuple(Arm(name, settings.get(name, {"method": name})) for name in study["arms"]),
+        )
+        for study in content["studies"]
+    )
+    questions = tuple(Question(q["asks"], tuple((a, b) for a, b in q["pairs"])) for q in content["questions"])
+    return Plan(studies, questions)

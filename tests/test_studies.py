@@ -1,0 +1,193 @@
+"""The studies behind docs/results: played once, continued after any stop, shown as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from studies.collect import CURVE_POINTS, collect, read_results, thinned_curve
+from studies.page import BEGIN, END, generate, read_study, write_page
+from studies.plan import PAGE_FOLDER, ROOT, Plan, read_plan
+from studies.play import missing, play
+
+from fedal.errors import ConfigError
+from fedal.runs import Run
+
+TINY = """
+dataset = "digits"
+clients = 2
+models = "mlp-small"
+batch_size = 8
+eval_every = {tau}
+iterations = {iterations}
+tau = {tau}
+"""
+PLAN = """
+[arms]
+fedal-quick = { method = "fedal", discriminator_lr = 1e-2 }
+
+[[questions]]
+asks = "Does the adversary help?"
+pairs = [["fedal-quick", "fedmd-lf"]]
+
+[[studies]]
+name = "tiny"
+title = "Tiny digits"
+seeds = [0, 1]
+arms = ["fedal-quick", "fedmd-lf"]
+"""
+
+
+def write_plan(folder: Path, iterations: int = 4, tau: int = 2) -> Plan:
+    (folder / "configs").mkdir(parents=True)
+    (folder / "plan.toml").write_text(PLAN)
+    (folder / "configs" / "tiny.toml").write_text(TINY.format(iterations=iterations, tau=tau))
+    (folder / "README.md").write_text(f"# Results\n\nwords\n\n{BEGIN}\nold\n{END}\n\nmore words\n")
+    return read_plan(folder)
+
+
+def write_result(folder: Path, arm: str, seed: int, accuracy: float) -> None:
+    """A small result file, without a run."""
+    curve = {"iteration": [2, 4], "test_accuracy": [0.1, accuracy]}
+    if arm.startswith("fedal"):
+        curve |= {"discriminator_accuracy": [0.5, 0.7], "adversarial_grad_norm": [0.01, 0.03]}
+    final = {"test_accuracy": accuracy, "test_accuracy_min": accuracy - 0.1}
+    path = folder / "data" / "tiny" / arm / f"seed-{seed}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    agreement = {"fresh": 0.8, "team_on_test": accuracy + 0.05}
+    content = {"config": {}, "environment": {}, "final": final, "curve": curve, "agreement": agreement}
+    path.write_text(json.dumps(content))
+
+
+def test_what_is_missing_is_played_once_and_shown_as_it_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, runs = tmp_path / "page", tmp_path / "runs"
+    (study,) = write_plan(folder).studies
+    plan = read_plan(folder)
+    tasks = missing([study], runs)
+    assert [(task.job.method, task.job.seed) for task in tasks] == [
+        ("fedal-quick", 0), ("fedmd-lf", 0), ("fedal-quick", 1), ("fedmd-lf", 1),
+    ]  # fmt: skip
+    broken, *sound = tasks[2], *tasks[:2]
+    broken.job.folder.parent.mkdir(parents=True)
+    broken.job.folder.write_text("a file where a folder must go")
+    assert play([broken, *sound], jobs=2) == [broken]  # the others are played all the same
+    assert "is a file; expected a folder" in capsys.readouterr().out
+    broken.job.folder.unlink()
+    assert missing([study], runs) == tasks[2:]
+
+    assert len(collect(plan, runs, folder)) == 2
+    write_page(plan, folder)
+    final = Run(runs / "tiny" / "fedal-quick" / "seed-0").final
+    page = (folder / "README.md").read_text()
+    assert f"{final['test_accuracy']:.4f}" in page
+    assert "2 of 4" in page and "fedmd-lf (seed 1)" in page
+    assert "no statement: one seed" in page
+    assert "--method fedal --set discriminator_lr=0.01" in page
+    assert "\nold\n" not in page and "words" in page and "more words" in page
+    assert {path.suffix for path in (folder / "figures").iterdir()} == {".png", ".svg"}
+    result = read_results(folder, study, study.arms[0])[0]
+    assert result.final["discriminator_accuracy"] == pytest.approx(final["discriminator_accuracy"], abs=1e-6)
+    assert result.curve["iteration"] == [2, 4]
+    assert 0 <= result.fresh <= 1 and 0 <= result.team <= 1
+    assert collect(plan, runs, folder) == []  # nothing new
+
+
+def test_a_stopped_player_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder, runs = tmp_path / "page", tmp_path / "runs"
+    plan = write_plan(folder, iterations=100_000)
+    words = ["-m", "studies", "play", "--jobs", "1", "--folder", str(folder), "--runs", str(runs)]
+    player = subprocess.Popen([sys.executable, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    record = runs / "tiny" / "fedal-quick" / "seed-0" / "metrics.jsonl"
+    end = time.monotonic() + 60
+    while not (record.exists() and record.stat().st_size) and time.monotonic() < end:
+        time.sleep(0.1)
+    player.send_signal(signal.SIGTERM)
+    _, err = player.communicate(timeout=60)
+    assert (player.returncode, err.strip()) == (130, "stopped; what is finished is kept. The same command goes on.")
+    saved = Run(record.parent)
+    assert not saved.is_complete and list(saved.folder.checkpoints.iterdir())
+    assert len(missing(plan.studies, runs)) == 4
+
+    done = saved.metrics[-1]["iteration"]
+    changed = (saved.folder.config.read_text()).replace("iterations = 100000", f"iterations = {done + 20}")
+    saved.folder.config.write_text(changed)  # a run as long as the test can wait for
+    (folder / "configs" / "tiny.toml").write_text(TINY.format(iterations=done + 20, tau=2))
+    assert play(missing(read_plan(folder).studies, runs)[:1], jobs=1) == []
+    assert Run(record.parent).final["iteration"] == done + 20
+
+
+def test_a_folder_with_other_settings_is_refused(tmp_path: Path) -> None:
+    folder, runs = tmp_path / "page", tmp_path / "runs"
+    (study,) = write_plan(folder).studies
+    path = runs / "tiny" / "fedal-quick" / "seed-0"
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(study.config(study.arms[0], 0).with_(lr=0.5, partition="dirichlet").to_toml())
+    with pytest.raises(ConfigError, match=r"lr: 0\.5 there, 0\.001 here"):
+        missing([study], runs)
+
+
+def test_differences_are_paired_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path / "page")
+    folder = tmp_path / "page"
+    for seed, gain in ((0, 0.10), (1, 0.12)):
+        write_result(folder, "fedmd-lf", seed, 0.5 + seed / 10)
+        write_result(folder, "fedal-quick", seed, 0.5 + seed / 10 + gain)
+    write_page(plan, folder)
+    page = (folder / "README.md").read_text()
+    assert "| fedal-quick − fedmd-lf | tiny | 2 | +0.1100 | -0.0171 to +0.2371 | 0.058 | not distinguishable |" in page
+    assert "0.6600 ± 0.0849" in page  # of 0.60 and 0.72
+    assert "0.600 (up to 0.700)" in page and "0.0200 (up to 0.0300)" in page
+    assert "4 of 4" in page and "nothing" in page
+
+
+def test_the_best_come_first_and_what_was_not_played_last(tmp_path: Path) -> None:
+    (study,) = write_plan(tmp_path).studies
+    write_result(tmp_path, "fedmd-lf", 0, 0.4)
+    assert [arm.name for arm in read_study(study, tmp_path).best_first] == ["fedmd-lf", "fedal-quick"]
+
+
+def test_a_page_without_its_markers_is_refused(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path)
+    (tmp_path / "README.md").write_text("# no markers")
+    with pytest.raises(ConfigError, match="expected the lines"):
+        write_page(plan, tmp_path)
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_last_point() -> None:
+    rows = [
+        {"round": n, "iteration": 10 * n, "phase": phase, "test_accuracy": n / 200 - (phase == "after_local") / 10,
+         "final": False}
+        for n in range(1, 101)
+        for phase in ("after_local", "after_global")
+    ]  # fmt: skip
+    curve = thinned_curve([*rows, rows[-1] | {"final": True, "test_accuracy": 0.51}])
+    assert 30 < len(curve["iteration"]) <= CURVE_POINTS
+    assert curve["iteration"][-1] == 1000
+    assert len({b - a for a, b in pairwise(curve["iteration"])}) == 1
+    assert (curve["after_local"][-1], curve["test_accuracy"][-1]) == (0.4, 0.5)
+
+
+def test_every_run_of_the_plan_has_a_valid_config_and_every_question_its_arms() -> None:
+    plan = read_plan()
+    jobs = [job for study in plan.studies for job in study.jobs(Path("runs"))]
+    assert len({job.folder for job in jobs}) == len(jobs) > 50
+    arms = {arm.name for study in plan.studies for arm in study.arms}
+    assert {name for question in plan.questions for pair in question.pairs for name in pair} <= arms
+    with pytest.raises(ConfigError, match='there is no study "mnits"'):
+        plan.only(["mnits"])
+
+
+def test_the_page_shows_what_the_result_files_say() -> None:
+    page = (PAGE_FOLDER / "README.md").read_text(encoding="utf-8")
+    assert page.split(BEGIN)[1].split(END)[0].strip() == generate(read_plan(), PAGE_FOLDER)
+    figures = re.findall(r"\]\((figures/[^)]+)\)", page)
+    assert figures and all((PAGE_FOLDER / figure).exists() for figure in figures)
