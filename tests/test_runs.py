@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -150,6 +151,14 @@ def test_a_model_in_double_precision_comes_out_unrounded(tmp_path: Path) -> None
         assert float((answers.argmax(-1).numpy() == data.test_y).mean()) == row["test_accuracy"]
     weights = run.model("north").state_dict()
     assert any(not torch.equal(value, value.float().double()) for value in weights.values())
+
+
+def test_weights_of_another_model_are_explained(run: fedal.Run, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    models = tmp_path / "run" / "models"
+    shutil.copy(models / "south.safetensors", models / "north.safetensors")
+    with pytest.raises(FedalError, match=r"the saved weights do not fit SmallMLP .*Another version"):
+        fedal.load_run(tmp_path / "run").model("north")
 
 
 def test_a_model_that_is_not_there_is_explained(run: fedal.Run, tmp_path: Path) -> None:

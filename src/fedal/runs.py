@@ -296,7 +296,14 @@ class Run:
     def _filled(self, model: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
         if self.config.precision == "fp64":
             model = model.double()  # before the weights go in, or they would be rounded
-        model.load_state_dict(weights)
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise FedalError(
+                f"{self.path}: the saved weights do not fit {type(model).__name__} ({reason}). Another version of the "
+                "model made this run; `environment.json` says which version of fedal."
+            ) from None
         return model.eval()
 
 
