@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -227,11 +227,19 @@ CONTENDERS = (
 )
 
 
-def race(blocks: int, block: int) -> dict[str, list[float]]:
-    """Milliseconds of every exchange of every contender."""
+@dataclass
+class Score:
+    """Milliseconds: of every exchange, and of a processor over all of them, at the server and at all clients."""
+
+    times: list[float] = field(default_factory=list)
+    server_ms: float = 0.0
+    clients_ms: float = 0.0
+
+
+def race(blocks: int, block: int) -> dict[str, Score]:
     from fedal.engine.grpc import certs
 
-    times: dict[str, list[float]] = {contender.name: [] for contender in CONTENDERS}
+    scores = {contender.name: Score() for contender in CONTENDERS}
     with tempfile.TemporaryDirectory() as folder:
         certificates = Path(folder) / "certs"
         certs.init(certificates, "bench")
@@ -239,37 +247,55 @@ def race(blocks: int, block: int) -> dict[str, list[float]]:
         for name in NAMES:
             certs.issue_client(certificates, name, None)
         stages = {c.name: Stage(certificates, Path(folder) / c.name, _free_port(), block) for c in CONTENDERS}
-        with _cast(stages) as (turns, processes):
+        with _cast(stages) as (turns, casts):
+            everybody = [process.sentinel for cast in casts.values() for process in cast]
             for number in range(blocks + 1):
                 for name, turn in turns.items():
+                    server, *clients = casts[name]
+                    before = _processor_ms([server]), _processor_ms(clients)
                     turn.send(None)
-                    wait([turn, *(process.sentinel for process in processes)])
+                    wait([turn, *everybody])
                     if not turn.poll():
                         raise RuntimeError(f"a process of {name} or of another contender has died")
                     arrivals = turn.recv()
                     if number:  # the first block warms up
-                        times[name] += [1e3 * (after - before) for before, after in pairwise(arrivals)]
-    return times
+                        score = scores[name]
+                        score.times += [1e3 * (last - first) for first, last in pairwise(arrivals)]
+                        score.server_ms += _processor_ms([server]) - before[0]
+                        score.clients_ms += _processor_ms(clients) - before[1]
+    return scores
 
 
 @contextmanager
-def _cast(stages: dict[str, Stage]) -> Iterator[tuple[dict[str, Connection], list[BaseProcess]]]:
-    processes: list[BaseProcess] = []
+def _cast(stages: dict[str, Stage]) -> Iterator[tuple[dict[str, Connection], dict[str, list[BaseProcess]]]]:
+    casts: dict[str, list[BaseProcess]] = {}
     turns: dict[str, Connection] = {}
     for contender in CONTENDERS:
         stage = stages[contender.name]
         stage.folder.mkdir()
         turns[contender.name], theirs = SPAWN.Pipe()
-        processes.append(SPAWN.Process(target=contender.serve, args=(stage, contender, theirs)))
-        processes += [SPAWN.Process(target=contender.join, args=(stage, contender, name)) for name in NAMES]
+        casts[contender.name] = [
+            SPAWN.Process(target=contender.serve, args=(stage, contender, theirs)),
+            *(SPAWN.Process(target=contender.join, args=(stage, contender, name)) for name in NAMES),
+        ]
+    processes = [process for cast in casts.values() for process in cast]
     try:
         for process in processes:
             process.start()
-        yield turns, processes
+        yield turns, casts
     finally:
         for process in processes:
             process.kill()
             process.join()
+
+
+def _processor_ms(processes: list[BaseProcess]) -> float:
+    """What they have used of a processor so far."""
+    ticks = 0
+    for process in processes:
+        user, system = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        ticks += int(user) + int(system)
+    return 1e3 * ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _free_port() -> int:
@@ -278,21 +304,22 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def as_markdown(times: dict[str, list[float]]) -> str:
-    bare = median(times["bare stream, mutual TLS"])
+def as_markdown(scores: dict[str, Score]) -> str:
+    bare = median(scores["bare stream, mutual TLS"].times)
     lines = [
         f"{len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[1]:.0f}; {CLIENTS} client processes, "
-        f"{BATCH} x {CLASSES} logits up, the same or twice that down; {len(times['fedal, FedAL'])} exchanges each, in "
-        "interleaved blocks.",
+        f"{BATCH} x {CLASSES} logits up, the same or twice that down; "
+        f"{len(scores['fedal, FedAL'].times)} exchanges each, in interleaved blocks.",
         "",
-        "| exchange | median | 10% to 90% | to the bare stream with TLS |",
-        "|---|---|---|---|",
+        "| exchange | median | 10% to 90% | to the bare stream with TLS | processor at the server | at each client |",
+        "|---|---|---|---|---|---|",
     ]
-    for name, values in times.items():
-        middle, tenths = median(values), quantiles(values, n=10)
+    for name, score in scores.items():
+        middle, tenths, count = median(score.times), quantiles(score.times, n=10), len(score.times)
         lines.append(
-            f"| {name} | {middle:.1f} ms | {tenths[0]:.1f} to {tenths[-1]:.1f} ms | {middle / bare:.2f} |"
-        )  # fmt: skip
+            f"| {name} | {middle:.1f} ms | {tenths[0]:.1f} to {tenths[-1]:.1f} ms | {middle / bare:.2f} | "
+            f"{score.server_ms / count:.1f} ms | {score.clients_ms / CLIENTS / count:.2f} ms |"
+        )
     return "\n".join(lines)
 
 
@@ -301,10 +328,10 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--block", type=int, default=50, help="exchanges per block")
     options = parser.parse_args()
-    times = race(options.blocks, options.block)
-    table = as_markdown(times)
+    scores = race(options.blocks, options.block)
+    table = as_markdown(scores)
     print(table)
-    medians = {name: round(median(values), 3) for name, values in times.items()}
+    medians = {name: round(median(score.times), 3) for name, score in scores.items()}
     (HERE / "latency.json").write_text(json.dumps(medians, indent=1) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")

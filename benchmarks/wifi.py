@@ -31,7 +31,7 @@ from fedal.deployment import load_federation
 from fedal.engine.grpc import certs
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.codec import encode, manifest
-from fedal.experiments.assemble import DTYPES, build_learner, build_wire
+from fedal.experiments.assemble import DTYPES, axis_lengths, build_learner
 from fedal.experiments.serve import Plan, export_sites, plan_federation
 from fedal.learners.torch_learner import TorchLearner
 from fedal.messages import Message, Weights
@@ -154,7 +154,7 @@ def message_bytes(plan: Plan, way: str) -> tuple[int, int]:
         assert isinstance(learner, TorchLearner)
         message: Message = Weights(learner.weights(), 6000, 10)
     else:
-        sizes = build_wire(config, plan.task, 0)._sizes
+        sizes = axis_lengths(config, plan.task, 0)
         tensors = {name: torch.zeros([sizes[axis] for axis in axes], dtype=dtype) for name, axes in kind.layout.items()}
         counts = {field.name: 10 for field in fields(kind) if field.name not in tensors}
         message = kind(**tensors, **counts)

@@ -1,4 +1,4 @@
-"""One small learner per framework, made anew at every call with the same weights."""
+"""One small learner per framework, made anew at every call with the same weights; and what they learn."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import runpy
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from sklearn.linear_model import SGDRegressor
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neural_network import MLPRegressor
+from torch import Tensor
 
 from fedal.learners.array_learner import Array
 from fedal.learners.base import Learner
 from fedal.learners.sklearn_learner import SklearnLearner
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.learners.tree_learner import TreeLearner
+from fedal.losses import d_cross_entropy
 from fedal.models.small import SmallMLP
 from fedal.seeding import torch_seeded
 from optional import needs
+from worlds import synthetic_images
 
+AnyLearner = TypeVar("AnyLearner", bound=Learner)
 Make = Callable[..., Learner]
 """(n_features, n_classes, seed) -> a learner."""
 
@@ -92,3 +97,17 @@ FRAMEWORKS: dict[str, Make] = {
     "scikit-learn trees": trees,
     "numpy": by_hand,
 }
+
+
+def batch(number: int = 0, n: int = 8) -> tuple[Tensor, Tensor]:
+    x, y = synthetic_images()
+    chosen = slice(number * n, (number + 1) * n)
+    return torch.from_numpy(x[chosen].copy()), torch.from_numpy(y[chosen].copy())
+
+
+def train(learner: AnyLearner, steps: range) -> AnyLearner:
+    """One step on each of those batches."""
+    for number in steps:
+        x, y = batch(number)
+        learner.learn(d_cross_entropy(learner.logits(x), y))
+    return learner

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedal.lazy import torch
@@ -87,6 +88,12 @@ class Message:
     def payload_fields(cls) -> tuple[str, ...]:
         """The fields that hold tensors; all others are plain integers of the header."""
         return tuple(cls.layout)
+
+    @classmethod
+    @cache
+    def header_fields(cls) -> tuple[str, ...]:
+        """The fields that hold plain integers."""
+        return tuple(field.name for field in fields(cls) if field.name not in cls.payload_fields())
 
     def axes_of(self, name: str) -> tuple[str, ...] | None:
         """The axes of one of `tensors()`; None when any shape will do."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,39 +51,41 @@ class Wire:
         return self._pass("down", client_id, message, self.down_bytes)
 
     def _pass(self, direction: str, client_id: str, message: object, meter: Counter[str]) -> Message:
-        where = f'from client "{client_id}"' if direction == "up" else f'to client "{client_id}"'
         declared = self._declared[direction]
         if not isinstance(message, Message) or type(message) not in declared:
             names = ", ".join(kind.__name__ for kind in declared) or "nothing"
+            where = _where(direction, client_id)
             raise WireError(f"{type(message).__name__} {where}: this method declares {names} in that direction.")
-        for header in fields(message):
-            if header.name not in message.payload_fields() and type(getattr(message, header.name)) is not int:
-                found = type(getattr(message, header.name)).__name__
-                raise WireError(
-                    f"{type(message).__name__}.{header.name} {where} is a {found}: only the tensors of its layout and "
-                    "plain integers may cross."
-                )
-        copies = {name: self._checked(where, message, name, tensor) for name, tensor in message.tensors().items()}
+        copies = {}
+        name = ""
+        try:
+            for name in message.header_fields():
+                _refuse_other_than_int(getattr(message, name))
+            for name, tensor in message.tensors().items():
+                copies[name] = self._checked(message, name, tensor).clone()
+        except (WireError, NonFiniteError) as error:
+            what = f"{type(message).__name__}.{name} {_where(direction, client_id)}"
+            raise type(error)(f"{what} {error}") from None
         meter[client_id] += sum(tensor.nbytes for tensor in copies.values())
         return message.with_tensors(copies)
 
-    def _checked(self, where: str, message: Message, name: str, tensor: Tensor) -> Tensor:
-        what = f"{type(message).__name__}.{name} {where}"
+    def _checked(self, message: Message, name: str, tensor: Tensor) -> Tensor:
         axes = message.axes_of(name)
         unknown = [axis for axis in axes or () if axis != "*" and axis not in self._sizes]
         if unknown:
-            raise WireError(f'{what} has an axis "{unknown[0]}"; this run knows {", ".join(self._sizes)}.')
+            raise WireError(f'has an axis "{unknown[0]}"; this run knows {", ".join(self._sizes)}.')
         if not isinstance(tensor, torch.Tensor):
-            raise WireError(f"{what} is a {type(tensor).__name__}; expected a tensor.")
+            raise WireError(f"is a {type(tensor).__name__}; expected a tensor.")
         if axes is not None and not self._fits(tensor, axes):
             expected = ", ".join(f"{axis} = {self._sizes[axis]}" if axis != "*" else "any" for axis in axes)
-            raise WireError(f"{what} has shape {tuple(tensor.shape)}; expected ({expected}).")
+            raise WireError(f"has shape {tuple(tensor.shape)}; expected ({expected}).")
         wanted = getattr(torch, message.whole_numbers[name]) if name in message.whole_numbers else self._dtype
         if tensor.dtype != wanted and (axes is not None or tensor.is_floating_point()):
-            raise WireError(f"{what} has numbers of type {tensor.dtype}; this run uses {wanted}.")
-        if tensor.is_floating_point() and not _is_finite(tensor.detach()):
-            raise NonFiniteError(f"{what} holds numbers that are not finite.")
-        return tensor.detach().clone()
+            raise WireError(f"has numbers of type {tensor.dtype}; this run uses {wanted}.")
+        values = tensor.detach()
+        if values.is_floating_point() and not _is_finite(values):
+            raise NonFiniteError("holds numbers that are not finite.")
+        return values
 
     def _fits(self, tensor: Tensor, axes: tuple[str, ...]) -> bool:
         return tensor.dim() == len(axes) and all(
@@ -96,6 +97,16 @@ class Wire:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.up_bytes, self.down_bytes = Counter(state["up_bytes"]), Counter(state["down_bytes"])
+
+
+def _where(direction: str, client_id: str) -> str:
+    return f'from client "{client_id}"' if direction == "up" else f'to client "{client_id}"'
+
+
+def _refuse_other_than_int(number: object) -> None:
+    if type(number) is not int:
+        found = type(number).__name__
+        raise WireError(f"is a {found}: only the tensors of its layout and plain integers may cross.")
 
 
 def _is_finite(tensor: Tensor) -> bool:

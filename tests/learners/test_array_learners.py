@@ -15,7 +15,7 @@ from sklearn.linear_model import LinearRegression, SGDRegressor
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neural_network import MLPRegressor
 from sklearn.tree import DecisionTreeRegressor
-from torch import Tensor, nn
+from torch import nn
 
 import fedal
 from fedal.errors import ConfigError, FedalError
@@ -23,24 +23,11 @@ from fedal.learners.sklearn_learner import SklearnLearner
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.learners.tree_learner import TreeLearner
 from fedal.losses import d_cross_entropy
-from frameworks import FRAMEWORKS, Make, apply_function, by_hand, in_jax, weights
+from frameworks import FRAMEWORKS, Make, apply_function, batch, by_hand, in_jax, train, weights
 from optional import needs
 from worlds import same_bits, synthetic_images
 
 ARRAYS = {name: make for name, make in FRAMEWORKS.items() if name != "torch"}
-
-
-def batch(number: int = 0, n: int = 8) -> tuple[Tensor, Tensor]:
-    x, y = synthetic_images()
-    chosen = slice(number * n, (number + 1) * n)
-    return torch.from_numpy(x[chosen].copy()), torch.from_numpy(y[chosen].copy())
-
-
-def train(learner: Any, steps: range) -> Any:
-    for number in steps:
-        x, y = batch(number)
-        learner.learn(d_cross_entropy(learner.logits(x), y))
-    return learner
 
 
 def torch_twin(of: dict[str, dict[str, Any]], settings: TorchSettings) -> TorchLearner:

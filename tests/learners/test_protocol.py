@@ -9,25 +9,12 @@ import torch
 from torch import Tensor
 
 from fedal.checkpoint import load_newest, save_checkpoint
-from fedal.learners.base import VERBS, Learner
+from fedal.learners.base import VERBS
 from fedal.losses import d_cross_entropy
-from frameworks import FRAMEWORKS, Make
+from frameworks import FRAMEWORKS, Make, batch, train
 from worlds import same_bits, synthetic_images
 
 pytestmark = pytest.mark.parametrize("make", FRAMEWORKS.values(), ids=list(FRAMEWORKS))
-
-
-def batch(number: int = 0, n: int = 8) -> tuple[Tensor, Tensor]:
-    x, y = synthetic_images()
-    chosen = slice(number * n, (number + 1) * n)
-    return torch.from_numpy(x[chosen].copy()), torch.from_numpy(y[chosen].copy())
-
-
-def train(learner: Learner, steps: range) -> Learner:
-    for number in steps:
-        x, y = batch(number)
-        learner.learn(d_cross_entropy(learner.logits(x), y))
-    return learner
 
 
 def test_a_step_moves_the_outputs_along_the_negative_gradient(make: Make) -> None:

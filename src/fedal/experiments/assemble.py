@@ -82,7 +82,9 @@ def assemble(
             names, _stacked_client(config, world.task, names, learners, private, public, phase_done)
         )
     server = build_server(config, world.task, public, model_names, feature_width)
-    wire = build_wire(config, world.task, feature_width)
+    method = config.method_object()
+    sizes = axis_lengths(config, world.task, feature_width)
+    wire = Wire(method.up, method.down, sizes, DTYPES[config.precision])
     return Assembly(
         Federation(clients, server, wire, workers, observe),
         learners,
@@ -214,13 +216,13 @@ def build_server(
     )
 
 
-def build_wire(config: Config, task: Task, feature_width: int) -> Wire:
-    """The border between the halves, with the lengths of all axes."""
+def axis_lengths(config: Config, task: Task, feature_width: int) -> dict[str, int]:
+    """The lengths of all axes that messages of this run may name."""
     method = config.method_object()
     sizes = {"B": config.batch_size, "B-1": config.batch_size - 1, "K": task.n_classes, "d": feature_width}
     sizes |= {"x": math.prod(task.input_shape)}
     sizes |= {axis: getattr(config.options, option) for axis, option in method.axes.items()}
-    return Wire(method.up, method.down, sizes, DTYPES[config.precision])
+    return sizes
 
 
 def _public_view(config: Config, public: Samples) -> PublicData | None:

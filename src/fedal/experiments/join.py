@@ -31,10 +31,10 @@ from fedal.data.streams import PrivateData, Samples
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.certs import Invitation
 from fedal.engine.grpc.channel import CHUNK_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR, SERVICE, open_channel, reason_of
-from fedal.engine.grpc.codec import check_values, decode, encode, manifest
+from fedal.engine.grpc.codec import Reader, encode, manifest
 from fedal.engine.grpc.refusals import Code, Refused
 from fedal.errors import CheckpointError, ConfigError, DataError, FedalError
-from fedal.experiments.assemble import DTYPES, build_client, build_learner, build_wire, model_of, refuse_misfits
+from fedal.experiments.assemble import DTYPES, axis_lengths, build_client, build_learner, model_of, refuse_misfits
 from fedal.experiments.serve import SETTINGS
 from fedal.experiments.world import Task
 from fedal.learners.base import Learner
@@ -222,8 +222,7 @@ class Site:
             Samples(data.train_x, dtype), labels, np.arange(len(data.train_y)), task.n_classes, stream, config.tau
         )
         self._logic = build_client(config, name, self._learner, private, public)
-        self._wire = build_wire(config, task, width)
-        self._down, self._dtype = config.method_object().down, dtype
+        self._reader = Reader(config.method_object().down, axis_lengths(config, task, width), dtype)
         self._tests = Samples(data.test_x, dtype), torch.as_tensor(data.test_y)
         self._total = welcome.total_rounds
         newest = load_newest(self._folder.checkpoints, self._tell)
@@ -254,10 +253,9 @@ class Site:
             return self._sent  # replied twice: the same answer
         if reply.exchange != self._exchange:
             raise Refused(Code.WRONG_EXCHANGE, f"a reply to exchange {reply.exchange}; expected {self._exchange}.")
-        message = decode(reply.payload, self._down)
-        check_values(message, self._wire._sizes, self._dtype)
+        message = self._reader.read(reply.payload)
         self._exchange += 1
-        return self._advance(self._wire.down(self._plan.name, message))
+        return self._advance(message)
 
     def _advance(self, reply: Message | None) -> pb.FromSite:
         """Runs the client's half to its next upload or to the end of its round."""

@@ -30,18 +30,18 @@ from fedal.deployment import Deployment
 from fedal.durable import RecordFile
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.channel import CONTROL_BYTES, PROTOCOL_MINOR
-from fedal.engine.grpc.codec import check_values, decode, largest_message, manifest
+from fedal.engine.grpc.codec import Reader, largest_message, manifest
 from fedal.engine.grpc.identity import ServerIdentity
 from fedal.engine.grpc.refusals import Code, Refused
-from fedal.engine.grpc.seats import InTurn, RemoteClient, RoundLost, Seat
+from fedal.engine.grpc.seats import InTurn, ReadWire, RemoteClient, RoundLost, Seat
 from fedal.engine.grpc.server import Desk, Reception
 from fedal.engine.loop import Federation
 from fedal.errors import CheckpointError, ConfigError, Stopped
 from fedal.experiments.assemble import (
     DTYPES,
+    axis_lengths,
     build_learner,
     build_server,
-    build_wire,
     model_of,
     refuse_misfits,
     refuse_unfit_task,
@@ -138,8 +138,9 @@ class Service:
             learners = {name: build_learner(config, plan.task, name, model, public) for name, model in names.items()}
             self._feature_width = refuse_misfits(method, learners, names)
         self.server = build_server(config, plan.task, public, names, self._feature_width)
-        self.wire = build_wire(config, plan.task, self._feature_width)
-        self._declared, self._dtype = method.up, dtype
+        sizes = axis_lengths(config, plan.task, self._feature_width)
+        self.wire = ReadWire(method.up, method.down, sizes, dtype)
+        self._reader = Reader(method.up, sizes, dtype)
         self.seats = {
             name: Seat(name, deployment.policy, self._validate, deployment.deadline_s) for name in config.client_names
         }
@@ -147,7 +148,7 @@ class Service:
         self.folder = RunFolder(Path(deployment.folder))
         self._public_sha256 = manifest(plan.public_x)
         identity = None if insecure else ServerIdentity(Path(deployment.certificates), log)
-        largest = largest_message(method.up, self.wire._sizes, deployment.max_message_bytes)
+        largest = largest_message(method.up, sizes, deployment.max_message_bytes)
         desk = Desk(
             deployment.federation, self.seats, plan.public_x, self._welcome, self._admit, self._status, log
         )  # fmt: skip
@@ -271,8 +272,7 @@ class Service:
         )
 
     def _validate(self, site: str, upload: pb.Upload) -> Message:
-        message = decode(upload.payload, self._declared)
-        check_values(message, self.wire._sizes, self._dtype)
+        message = self._reader.read(upload.payload)
         expected = self.server.expected_batch(upload.round, upload.exchange)
         if (upload.batch or None if message.about_batch else None) != expected:
             raise Refused(Code.WRONG_BATCH, f"an answer about batch {upload.batch[:40]!r}; expected {expected}.")

@@ -13,7 +13,7 @@ import torch
 
 import fedal.messages
 from deployments import pb
-from fedal.engine.grpc.codec import decode, encode, largest_message
+from fedal.engine.grpc.codec import Reader, encode, largest_message
 from fedal.messages import Message, Outputs, Weights
 from optional import needs
 from worlds import same_bits
@@ -38,7 +38,7 @@ def example(kind: type[Message]) -> Message:
 def test_what_was_sent_is_what_arrives(kind: type[Message]) -> None:
     sent = example(kind)
     raw = encode(sent).SerializeToString()
-    arrived = decode(pb.Payload.FromString(raw), [kind])
+    arrived = Reader([kind], SIZES, torch.float32).read(pb.Payload.FromString(raw))
     assert type(arrived) is kind
     assert same_bits(vars(arrived), vars(sent))
 

@@ -21,7 +21,7 @@ from fedal.config import Config
 from fedal.engine.grpc import certs
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.channel import SERVICE, open_channel
-from fedal.engine.grpc.codec import LARGEST, check_values, decode, encode, manifest
+from fedal.engine.grpc.codec import LARGEST, Reader, encode, manifest
 from fedal.engine.grpc.refusals import Code, Refused
 from fedal.engine.grpc.seats import Seat
 from fedal.engine.grpc.server import _parsed
@@ -30,7 +30,7 @@ from fedal.experiments.join import _count_shared, _fetch_public
 from fedal.messages import Outputs
 
 B, K = 32, 10
-SIZES = {"B": B, "K": K}
+READER = Reader([Outputs], {"B": B, "K": K}, torch.float32)
 
 
 class _Nowhere:
@@ -43,8 +43,7 @@ def waiting_seat() -> tuple[Seat, _Nowhere]:
     """A seat whose site was asked for the first upload of round 0 in incarnation 7."""
 
     def validate(site: str, upload: pb.Upload) -> Outputs:
-        message = decode(upload.payload, [Outputs])
-        check_values(message, SIZES, torch.float32)
+        message = READER.read(upload.payload)
         assert isinstance(message, Outputs)
         return message
 
@@ -115,10 +114,10 @@ def test_every_special_number_is_refused_at_every_position() -> None:
             array = sound.copy()
             array.flat[position] = value
             with pytest.raises(Refused) as refused:
-                check_values(Outputs(torch.from_numpy(array)), SIZES, torch.float32)
+                READER.read(encode(Outputs(torch.from_numpy(array))))
             assert refused.value.code in (Code.NOT_FINITE, Code.OUT_OF_RANGE)
     for value in (1e6, -1e6, 1e-45, -0.0):  # the limit itself, a subnormal number and minus zero are sound
-        check_values(Outputs(torch.full((B, K), value)), SIZES, torch.float32)
+        READER.read(encode(Outputs(torch.full((B, K), value))))
 
 
 @pytest.mark.parametrize("length", [2**20, 2**31 - 1, 2**32, 2**63 - 1])

@@ -52,22 +52,15 @@ def scene(folder: Path, deadline_s: float, rounds: int = 60) -> Iterator[Scene]:
     assert rehearsal.deployed() == rehearsal.alone()
 
 
-def test_a_link_that_is_reset_again_and_again_loses_no_round(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cut", "times", "seconds"), [(Link.reset, 4, 0.1), (Link.silence, 2, 0.5)])
+def test_a_link_that_is_cut_for_less_than_the_deadline_loses_no_round(
+    tmp_path: Path, cut: Callable[[Link], None], times: int, seconds: float
+) -> None:
     with scene(tmp_path, deadline_s=30) as running:
-        for _ in range(4):
+        for _ in range(times):
             running.wait_for_rounds(3)
-            running.link.reset()
-            time.sleep(0.1)
-            running.link.heal()
-    assert running.lost == []
-
-
-def test_a_link_that_is_silent_for_less_than_the_deadline_loses_no_round(tmp_path: Path) -> None:
-    with scene(tmp_path, deadline_s=30) as running:
-        for _ in range(2):
-            running.wait_for_rounds(3)
-            running.link.silence()
-            time.sleep(0.5)
+            cut(running.link)
+            time.sleep(seconds)
             running.link.heal()
     assert running.lost == []
 

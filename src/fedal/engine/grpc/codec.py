@@ -1,6 +1,6 @@
 """Messages as protobuf and back. A tensor is dtype + shape + raw bytes; its exact length is known before it is read.
 
-`decode` takes only the kinds that the method declares, with exactly their fields, and finds every mistake before the
+A `Reader` takes only the kinds that the method declares, with exactly their fields, and finds every mistake before the
 message exists. Nothing is unpickled, imported or evaluated.
 """
 
@@ -10,7 +10,6 @@ import hashlib
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 LARGEST = 1e6  # of an output or its gradient: far beyond any sound logit, far below overflow of a sum
 MAX_TENSORS = 4096
+MAX_AXES = 8
 HEADER_BYTES = 4096  # names, numbers and framing of a message without free axes
 
 assert sys.byteorder == "little", "the wire format is little-endian"
@@ -39,68 +39,81 @@ assert sys.byteorder == "little", "the wire format is little-endian"
 
 def encode(message: Message) -> pb.Payload:
     payload = pb.Payload(kind=type(message).__name__)
-    for field in fields(message):
-        if field.name not in message.payload_fields():
-            payload.numbers[field.name] = getattr(message, field.name)
+    for name in message.header_fields():
+        payload.numbers[name] = getattr(message, name)
     for name, tensor in message.tensors().items():
-        array = tensor.detach().cpu().contiguous().numpy()
-        payload.tensors.add(name=name, dtype=NAMES[tensor.dtype], shape=tensor.shape, data=array.tobytes())
+        data = tensor.numpy(force=True).tobytes()  # in the order of the indices, wherever they lie
+        payload.tensors.add(name=name, dtype=NAMES[tensor.dtype], shape=tensor.shape, data=data)
     return payload
 
 
-def decode(payload: pb.Payload, declared: Iterable[type[Message]]) -> Message:
-    """The message, if it is one of the declared kinds and complete; else Refused."""
-    kinds = {kind.__name__: kind for kind in declared}
-    if payload.kind not in kinds:
-        raise Refused(Code.UNDECLARED, f"a message of kind {payload.kind[:40]!r}; declared: {', '.join(kinds)}.")
-    kind = kinds[payload.kind]
-    numbers = {field.name for field in fields(kind)} - set(kind.payload_fields())
-    if set(payload.numbers) != numbers:
-        raise Refused(Code.WRONG_FIELDS, f"{kind.__name__} has the numbers {sorted(numbers)}.")
-    free = not kind.layout  # Weights: any names
-    names = [tensor.name for tensor in payload.tensors]
-    if len(set(names)) != len(names) or (set(names) != set(kind.layout) and not free) or len(names) > MAX_TENSORS:
-        raise Refused(Code.WRONG_FIELDS, f"{kind.__name__} has the tensors {sorted(kind.layout) or 'of a model'}.")
-    tensors = {tensor.name: decode_tensor(tensor) for tensor in payload.tensors}
-    if free:
-        return kind(**{kind.payload_fields()[0]: tensors}, **dict(payload.numbers))
-    return kind(**tensors, **dict(payload.numbers))
+class Reader:
+    """Reads payloads of one direction of a run. What it gives is complete, sound and a copy.
 
+    The wire makes the same checks inside one process; here each mistake has a code.
+    """
 
-def decode_tensor(tensor: pb.Tensor) -> Tensor:
-    if tensor.dtype not in DTYPES:
-        raise Refused(Code.WRONG_DTYPE, f"numbers of type {tensor.dtype[:40]!r}; there are {', '.join(DTYPES)}.")
-    if len(tensor.shape) > 8:
-        raise Refused(Code.WRONG_SHAPE, f"{len(tensor.shape)} axes; a tensor has at most 8.")
-    expected = math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
-    if len(tensor.data) != expected:
-        raise Refused(
-            Code.WRONG_LENGTH, f"{len(tensor.data)} bytes; {list(tensor.shape)} of {tensor.dtype} are {expected}."
-        )
-    array = np.frombuffer(tensor.data, np.dtype(tensor.dtype)).reshape(tuple(tensor.shape))
-    return torch.from_numpy(array.copy())
+    def __init__(self, declared: Iterable[type[Message]], sizes: Mapping[str, int], dtype: torch.dtype) -> None:
+        self._kinds = {kind.__name__: kind for kind in declared}
+        self._sizes = {**sizes, "*": None}  # any length
+        self._dtype = dtype
 
+    def read(self, payload: pb.Payload) -> Message:
+        """The message; Refused if it is none of the declared kinds, incomplete or unsound."""
+        kind = self._kinds.get(payload.kind)
+        if kind is None:
+            declared = ", ".join(self._kinds)
+            raise Refused(Code.UNDECLARED, f"a message of kind {payload.kind[:40]!r}; declared: {declared}.")
+        numbers = dict(payload.numbers)
+        if numbers.keys() != set(kind.header_fields()):
+            raise Refused(Code.WRONG_FIELDS, f"{kind.__name__} has the numbers {sorted(kind.header_fields())}.")
+        if len(payload.tensors) > MAX_TENSORS:
+            raise Refused(Code.WRONG_FIELDS, f"{len(payload.tensors)} tensors; the limit is {MAX_TENSORS}.")
+        raw = {tensor.name: tensor for tensor in payload.tensors}
+        free = not kind.layout  # Weights: any names
+        if len(raw) != len(payload.tensors) or (raw.keys() != kind.layout.keys() and not free):
+            raise Refused(Code.WRONG_FIELDS, f"{kind.__name__} has the tensors {sorted(kind.layout) or 'of a model'}.")
+        tensors = {name: self._tensor(kind, name, tensor) for name, tensor in raw.items()}
+        if free:
+            return kind(**{kind.payload_fields()[0]: tensors}, **numbers)
+        return kind(**tensors, **numbers)
 
-def check_values(message: Message, sizes: Mapping[str, int], dtype: torch.dtype) -> None:
-    """What the wire checks again when it counts, here with a code for each mistake."""
-    for name, tensor in message.tensors().items():
-        axes = message.axes_of(name)
-        if axes is not None:
-            lengths = [None if axis == "*" else sizes[axis] for axis in axes]
-            fits = tensor.dim() == len(lengths) and all(
-                wanted in (None, found) for wanted, found in zip(lengths, tensor.shape, strict=True)
+    def _tensor(self, kind: type[Message], name: str, tensor: pb.Tensor) -> Tensor:
+        shape, dtype = tuple(tensor.shape), DTYPES.get(tensor.dtype)
+        if dtype is None:
+            raise Refused(Code.WRONG_DTYPE, f"numbers of type {tensor.dtype[:40]!r}; there are {', '.join(DTYPES)}.")
+        if len(shape) > MAX_AXES:
+            raise Refused(Code.WRONG_SHAPE, f"{len(shape)} axes; a tensor has at most {MAX_AXES}.")
+        expected = math.prod(shape) * dtype.itemsize
+        if len(tensor.data) != expected:
+            raise Refused(
+                Code.WRONG_LENGTH, f"{len(tensor.data)} bytes; {list(shape)} of {tensor.dtype} are {expected}."
             )
-            if not fits:
-                raise Refused(Code.WRONG_SHAPE, f"{name} has shape {tuple(tensor.shape)}; expected {tuple(lengths)}.")
-        wanted = DTYPES[message.whole_numbers[name]] if name in message.whole_numbers else dtype
-        if tensor.dtype != wanted and (axes is not None or tensor.is_floating_point()):
-            raise Refused(Code.WRONG_DTYPE, f"{name} has numbers of type {tensor.dtype}; expected {wanted}.")
-        if tensor.is_floating_point() and tensor.numel():
-            largest = float(np.abs(tensor.numpy()).max())  # nan if any is
-            if not math.isfinite(largest):
-                raise Refused(Code.NOT_FINITE, f"{name} holds numbers that are not finite.")
-            if largest > LARGEST:
-                raise Refused(Code.OUT_OF_RANGE, f"{name} holds numbers beyond {LARGEST:g}.")
+        axes = kind.layout.get(name)
+        if axes is not None:
+            lengths = tuple(self._sizes[axis] for axis in axes)
+            if lengths != shape and not _fits(shape, lengths):
+                raise Refused(Code.WRONG_SHAPE, f"{name} has shape {shape}; expected {lengths}.")
+        wanted = DTYPES[kind.whole_numbers[name]] if name in kind.whole_numbers else self._dtype
+        if dtype != wanted and (axes is not None or dtype.is_floating_point):
+            raise Refused(Code.WRONG_DTYPE, f"{name} has numbers of type {dtype}; expected {wanted}.")
+        array = np.frombuffer(tensor.data, tensor.dtype)
+        if dtype.is_floating_point and array.size:
+            _refuse_unsound(name, float(np.abs(array).max()))  # nan if any is
+        return torch.from_numpy(array.reshape(shape).copy())
+
+
+def _fits(shape: tuple[int, ...], lengths: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(lengths) and all(
+        wanted in (None, found) for found, wanted in zip(shape, lengths, strict=True)
+    )
+
+
+def _refuse_unsound(name: str, largest: float) -> None:
+    if not math.isfinite(largest):
+        raise Refused(Code.NOT_FINITE, f"{name} holds numbers that are not finite.")
+    if largest > LARGEST:
+        raise Refused(Code.OUT_OF_RANGE, f"{name} holds numbers beyond {LARGEST:g}.")
 
 
 def largest_message(kinds: Iterable[type[Message]], sizes: Mapping[str, int], cap: int) -> int:

@@ -21,6 +21,7 @@ from fedal.engine.loop import MissedExchange
 from fedal.errors import RunError
 from fedal.messages import Message
 from fedal.methods.base import ClientLogic, ClientRound
+from fedal.wire import Wire
 
 Policy = Literal["wait", "continue"]
 Key = tuple[int, int, int]
@@ -254,10 +255,20 @@ class RemoteClient(ClientLogic):
         self.metrics = dict(answer.done.metrics) if answer.done else {}
 
 
+class ReadWire(Wire):
+    """The server's end: an upload was checked and copied when it was read, so it is only counted."""
+
+    def up(self, client_id: str, message: object, batch: str | None, expected_batch: str | None) -> Message:
+        assert isinstance(message, Message)
+        self.up_bytes[client_id] += sum(tensor.nbytes for tensor in message.tensors().values())
+        return message
+
+
 class InTurn:
     """Waits for one site after the other: all have been asked before, so they work side by side.
 
-    A thread for each would have to be woken for each answer, which costs more than the exchange.
+    A thread for each would have to be woken for each answer, which costs more than the exchange. The last that was
+    asked is waited for first: it is mostly the last to answer, so this thread is woken once.
     """
 
     def __init__(self, flush: Callable[[], None]) -> None:
@@ -270,14 +281,14 @@ class InTurn:
         results: list[Result] = []
         failures: list[Exception] = []
         self._flush()
-        for item in items:
+        for item in reversed([*items]):
             try:
                 results.append(function(item))
             except Exception as error:
                 failures.append(error)
         if failures:
-            raise failures[0]
-        return results
+            raise failures[-1]
+        return results[::-1]
 
 
 class _Elsewhere:
