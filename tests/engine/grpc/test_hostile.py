@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments import SITES, Rehearsal, Stranger, wait_for
+from deployments import SITES, Rehearsal, Stranger, resident_mb, wait_for
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.refusals import Code
 from worlds import fingerprint
@@ -149,9 +149,6 @@ def test_a_hostile_message_is_refused_by_its_code_and_changes_nothing(scene: Any
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_ten_thousand_hostile_messages_leave_state_and_memory_as_they_were(scene: Any) -> None:
-    def resident_mb() -> float:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
-
     names, before = [*KINDS], 0.0
     for number in range(10_000):
         attack(*scene, names[number % len(names)])

@@ -5,19 +5,24 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import random
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from deployments import certs, load_federation
 from fedal.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fedal.data.own import load_npz, load_public_npz
-from fedal.errors import FedalError
+from fedal.errors import CheckpointError, FedalError
 from fedal.experiments.join import _run_of
+from mutation import mutated
+from worlds import same_bits
 
 
 class Bomb:
@@ -99,6 +104,24 @@ def test_a_pickle_in_any_file_is_refused_and_not_executed(what: str, tmp_path: P
 def test_the_bombs_are_real(tmp_path: Path) -> None:
     pickle.loads(bombs(tmp_path / "executed")[0])  # noqa: S301 - to show that the test above could fail
     assert (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.soak)])
+def test_a_mutated_checkpoint_is_refused_or_is_what_was_saved(tmp_path: Path, count: int) -> None:
+    saved = {"round": 3, "learner": {"weight": torch.arange(12.0).reshape(3, 4), "steps": torch.tensor(7)}}
+    save_checkpoint(tmp_path, 3, saved)
+    sound = {path: path.read_bytes() for path in tmp_path.glob("round-*")}
+    chance, refused = random.Random(0), Counter[str]()
+    for _ in range(count):
+        path = chance.choice(sorted(sound))
+        path.write_bytes(mutated(sound[path], chance))
+        try:
+            rounds, state = load_checkpoint(tmp_path / "round-0000003.json")
+            assert rounds == 3 and same_bits(state, saved)
+        except CheckpointError:
+            refused[path.suffix] += 1
+        path.write_bytes(sound[path])
+    assert len(sound) == 2 and min(refused.values()) > 0.45 * count
 
 
 def test_hostile_checkpoints_of_a_site_fall_back_to_the_sound_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import ssl
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from deployments import SITES, Rehearsal, Stranger, grpc, wait_for
+from deployments import SITES, Rehearsal, Stranger, grpc, resident_mb, wait_for
 from fedal.config import Config
 from fedal.engine.grpc import certs
 from fedal.engine.grpc import fedal_pb2 as pb
@@ -28,6 +29,7 @@ from fedal.engine.grpc.server import _parsed
 from fedal.errors import ConfigError
 from fedal.experiments.join import _count_shared, _fetch_public
 from fedal.messages import Outputs
+from mutation import mutated
 
 B, K = 32, 10
 READER = Reader([Outputs], {"B": B, "K": K}, torch.float32)
@@ -56,26 +58,6 @@ def waiting_seat() -> tuple[Seat, _Nowhere]:
 def good_upload() -> pb.Upload:
     values = torch.arange(B * K, dtype=torch.float32).reshape(B, K) / 100
     return pb.Upload(incarnation=7, batch="b" * 16, payload=encode(Outputs(values)))
-
-
-def mutated(raw: bytes, chance: random.Random) -> bytes:
-    """Some bits flipped, bytes cut, doubled, inserted, or a length that promises too much."""
-    found = bytearray(raw)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(min(len(found), chance.choice([60, len(found)])))  # half of them where the structure is
-        kind = chance.randrange(5)
-        if kind == 0:
-            found[at] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            del found[at : at + chance.randint(1, 40)]
-        elif kind == 2:
-            found[at:at] = found[at : at + chance.randint(1, 40)]
-        elif kind == 3:
-            found[at:at] = chance.randbytes(chance.randint(1, 10))
-        else:
-            found[at:at] = b"\xff" * chance.randint(1, 9) + b"\x01"
-        found = found or bytearray(b"\0")
-    return bytes(found)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +158,28 @@ def test_names_that_are_paths_or_escapes_get_nowhere(scene: Any, tmp_path: Path)
         assert stranger.refusal() == Code.WRONG_IDENTITY
         stranger.close()
     assert events and not [event for event in events if any(name in event for name in hostile if len(name) > 3)]
+
+
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])])
+def test_a_storm_of_connections_leaves_nothing_behind(tmp_path: Path, count: int) -> None:
+    """Strangers who hang up, say nonsense or begin a handshake and leave; afterwards the sites train as always."""
+    rehearsal = Rehearsal(tmp_path)
+    openings = (b"", b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("1603010200010001fc0303"), b"\xff" * 100)
+    with rehearsal.service() as service:
+        open_files, before = len(os.listdir("/proc/self/fd")), 0.0
+        for number in range(count):
+            if number == count // 10:
+                before = resident_mb()
+            with socket.create_connection(("127.0.0.1", rehearsal.port), 10) as stranger:
+                stranger.sendall(openings[number % len(openings)])
+        wait_for(lambda: len(os.listdir("/proc/self/fd")) <= open_files + 10)
+        grown = resident_mb() - before
+        joined = [rehearsal.join_in_thread(site) for site in SITES]
+        wait_for(service.folder.summary.exists)
+        assert [failure for _, failure in joined] == [[], [], []]
+    print(f"{count:,} connections; memory grew by {grown:.1f} MB after a tenth of them")
+    assert grown < 32
+    assert rehearsal.deployed() == rehearsal.alone()
 
 
 def test_idle_connections_do_not_keep_sites_out(tmp_path: Path) -> None:

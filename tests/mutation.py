@@ -1,0 +1,25 @@
+"""Bytes with random damage: what a bad disk or an enemy makes of a message or a file."""
+
+from __future__ import annotations
+
+import random
+
+
+def mutated(raw: bytes, chance: random.Random) -> bytes:
+    """Some bits flipped, bytes cut, doubled, inserted, or a length that promises too much."""
+    found = bytearray(raw)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(min(len(found), chance.choice([60, len(found)])))  # half of them where the structure is
+        kind = chance.randrange(5)
+        if kind == 0:
+            found[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            del found[at : at + chance.randint(1, 40)]
+        elif kind == 2:
+            found[at:at] = found[at : at + chance.randint(1, 40)]
+        elif kind == 3:
+            found[at:at] = chance.randbytes(chance.randint(1, 10))
+        else:
+            found[at:at] = b"\xff" * chance.randint(1, 9) + b"\x01"
+        found = found or bytearray(b"\0")
+    return bytes(found)
