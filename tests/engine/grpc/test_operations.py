@@ -6,7 +6,9 @@ import io
 import json
 import os
 import signal
+import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,10 @@ def test_a_stopped_server_has_committed_its_round_and_logged_nothing_but_json(tm
     log = tmp_path / "server.log"
     try:
         wait_for(lambda: log.exists() and log.read_text().count('"joined"') == 3)
+        with socket.create_connection(("127.0.0.1", rehearsal.port), 10) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with suppress(ConnectionResetError):
+                assert stranger.recv(1) == b""  # refused, without a line in the log
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 130
         events = [json.loads(line) for line in log.read_text().splitlines()]

@@ -12,3 +12,6 @@ import sys
 _SUITE = "ECDHE-RSA-AES256-GCM-SHA384"
 TLS_1_3_ONLY = os.environ.get("GRPC_SSL_CIPHER_SUITES") == _SUITE or "grpc" not in sys.modules
 os.environ["GRPC_SSL_CIPHER_SUITES"] = _SUITE
+
+# A line of gRPC's own for every stranger's failed handshake would bury the log; `GRPC_VERBOSITY=INFO` brings them back.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
