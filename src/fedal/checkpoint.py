@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from fedal.durable import TEMPORARY, sync_folder, write_atomically
 from fedal.errors import CheckpointError, NonFiniteError
+from fedal.finite import is_finite
 from fedal.learners.base import State
 
 FORMAT = 1
@@ -32,7 +32,7 @@ def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     rest = _take_tensors(state, "", tensors)
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        if tensor.is_floating_point() and not is_finite(tensor):
             raise NonFiniteError(f"{name} is not finite after round {round_}; it was not saved.")
     blob = _as_bytes(tensors)
     body = {"format": FORMAT, "round": round_, "tensors_sha256": hashlib.sha256(blob).hexdigest(), "state": rest}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedal.data.streams import Samples
 from fedal.errors import NonFiniteError
+from fedal.finite import is_finite
 from fedal.learners.base import Learner
 from fedal.seeding import Indices, philox_key, raw_bits
 
@@ -22,7 +23,7 @@ def accuracy(learner: Learner, samples: Samples, labels: Tensor, indices: Tensor
     correct = torch.zeros((), dtype=torch.int64, device=labels.device)
     for chosen in torch.split(indices, EVALUATION_BATCH):
         logits = learner.predict(samples.take(chosen))
-        if not torch.isfinite(logits).all():
+        if not is_finite(logits):
             raise NonFiniteError("the model's outputs on the test set are not finite. A smaller lr usually helps.")
         correct += (logits.argmax(-1) == labels[chosen]).sum()
     return int(correct) / len(indices)

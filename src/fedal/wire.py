@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedal.errors import NonFiniteError, WireError
+from fedal.finite import is_finite
 from fedal.lazy import torch
 from fedal.messages import Message
 
@@ -83,7 +82,7 @@ class Wire:
         if tensor.dtype != wanted and (axes is not None or tensor.is_floating_point()):
             raise WireError(f"has numbers of type {tensor.dtype}; this run uses {wanted}.")
         values = tensor.detach()
-        if values.is_floating_point() and not _is_finite(values):
+        if values.is_floating_point() and not is_finite(values):
             raise NonFiniteError("holds numbers that are not finite.")
         return values
 
@@ -107,9 +106,3 @@ def _refuse_other_than_int(number: object) -> None:
     if type(number) is not int:
         found = type(number).__name__
         raise WireError(f"is a {found}: only the tensors of its layout and plain integers may cross.")
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    if tensor.device.type == "cpu":  # numpy: 3 to 20 times as fast as torch here, and it keeps the interpreter's lock
-        return bool(np.isfinite(tensor.numpy()).all())
-    return bool(torch.isfinite(tensor).all())

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedal.errors import NonFiniteError
+from fedal.finite import is_finite
 from fedal.lazy import torch
 from fedal.losses import class_prior, d_cross_entropy, d_kl
 from fedal.messages import NOT_BLACK_BOX, Leak, Message
@@ -166,10 +167,10 @@ class ClientLogic:
             self.learner.forget()
             return
         totals = [reduce(torch.add, terms.values()) if terms else None for terms in named]
-        if not all(gradient.isfinite().all() for gradient in (*totals, features) if gradient is not None):
+        if not all(is_finite(gradient) for gradient in (*totals, features) if gradient is not None):
             parts = [part for terms in named for part in terms.items()]
             parts += [("the features", features)] if features is not None else []
-            guilty = [name for name, gradient in parts if not gradient.isfinite().all()]
+            guilty = [name for name, gradient in parts if not is_finite(gradient)]
             raise NonFiniteError(
                 f"the gradient of {' and of '.join(guilty) or 'the sum of all terms'} is not finite. "
                 "A smaller lr usually helps; a loss weight or the input data may be too large."
