@@ -16,6 +16,7 @@ from studies.plan import Study
 Results = Mapping[str, Mapping[int, Result]]  # arm -> seed -> result
 
 MOST_CURVES = 8
+NEAR = 0.04  # of the best arm's final accuracy: what is farther below is named instead of drawn
 PANELS = {
     "test_accuracy": "test accuracy, mean over clients",
     "disagreement": "disagreement of the uploads (KL)",
@@ -51,10 +52,24 @@ def _draw_curves(study: Study, results: Results) -> Any:
             chance = 1 / len(study.config(study.arms[0], study.seeds[0]).client_names)
             each.axhline(chance, color=SOFT, linestyle="--", linewidth=0.8)
             each.annotate("chance", (0, chance), (3, 2), textcoords="offset points", size=8, color=SOFT)
-        elif key != "test_accuracy":
+        elif key == "test_accuracy":
+            _look_closely(each, results)
+        else:
             each.set_yscale("log")
     figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=8, ncols=4, loc="outside lower center")
     return figure
+
+
+def _look_closely(axes: Any, results: Results) -> None:
+    """Shows the arms that end near the best one; lonely training, far below, would flatten them to one line."""
+    ends = {
+        name: float(np.mean([result.curve["test_accuracy"][-1] for result in found.values()]))
+        for name, found in results.items()
+    }
+    best = max(ends.values())
+    axes.set_ylim(best - NEAR, best + NEAR / 8)
+    below = [f"{name} ends at {end:.3f}" for name, end in ends.items() if end < best - NEAR]
+    axes.annotate("\n".join(below), (0.98, 0.02), xycoords="axes fraction", size=8, color=SOFT, ha="right")
 
 
 def _draw_ends(results: Results) -> Any:
