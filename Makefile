@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 .PHONY: demo test check format soak bench clean
 
 demo: $(USE)
-	$(BIN)/fedal compare --methods local,fedmd,fedal --dataset digits --seeds 3 --out runs/demo
+	$(BIN)/fedal compare --methods local,fedmd,fedal --dataset digits --iterations 200 --seeds 3 --out runs/demo
 
 test: $(WORK)
 	$(BIN)/python -m pytest -m "not soak"
