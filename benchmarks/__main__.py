@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import engine_share, races, scaling
+from benchmarks import engine_share, operators, races, scaling
 from benchmarks.workloads import LENET, WORKLOADS, Workload
 
 HERE = Path(__file__).parent
@@ -50,6 +50,7 @@ def parts(repeats: int) -> dict[str, Callable[[], Any]]:
     return measurements | {
         f"{LENET.name} under load": lambda: races.race_under_load(LENET, repeats),
         "scaling": scaling.measure,
+        "operators": lambda: {w.name: operators.operator_shares(w) for w in WORKLOADS},
         "engine share": lambda: {w.name: engine_share.engine_share(w) for w in WORKLOADS[:2]},
         "evaluation": lambda: {w.name: engine_share.evaluation(w) for w in WORKLOADS[:2]},
         "seconds to first iteration": engine_share.seconds_to_first_iteration,
@@ -77,6 +78,8 @@ def as_markdown(results: dict[str, Any]) -> str:
     lines[-1] += ", ".join(f"{n} {row['fp64_difference']:.0e}" for n, row in races_.items() if "fp64_difference" in row)
     if "scaling" in results:
         lines += ["", *scaling.as_markdown(results["scaling"])]
+    if "operators" in results:
+        lines += ["", *operators.as_markdown(results["operators"])]
     if "engine share" in results:
         share = ", ".join(f"{name} {value:.1%}" for name, value in results["engine share"].items())
         lines += ["", f"The engine's own share of an iteration (wire, batch indices, records, loop): {share}."]

@@ -8,6 +8,8 @@ import os
 import pickle
 import random
 import shutil
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,41 @@ def test_tensors_that_share_memory_are_both_saved(tmp_path: Path) -> None:
     found = load_newest(tmp_path, warn=pytest.fail)
     assert found is not None
     assert fingerprint(found[1]) == fingerprint({"a": w, "b": w, "part": w[1:3]})
+
+
+def test_states_that_are_given_as_functions_are_never_in_memory_together(tmp_path: Path) -> None:
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+
+    def client(number: int) -> dict[str, Any]:
+        assert not alive
+        w = torch.full((3,), float(number))
+        alive.add(w)
+        return {"w": w, "flags": torch.tensor([True]), "step": number}
+
+    save_checkpoint(tmp_path, 1, {str(n): {"learner": partial(client, n)} for n in range(4)})
+    found = load_newest(tmp_path, warn=pytest.fail)
+    assert found is not None
+    expected = {
+        str(n): {"learner": {"w": torch.full((3,), float(n)), "flags": torch.tensor([True]), "step": n}}
+        for n in range(4)
+    }
+    assert fingerprint(found[1]) == fingerprint(expected)
+
+
+def test_numbers_of_all_widths_are_aligned_in_the_file(tmp_path: Path) -> None:
+    types = (torch.bool, torch.float64, torch.float16, torch.float32, torch.int64)
+    save_checkpoint(tmp_path, 1, {str(n): torch.ones(3).to(dtype) for n, dtype in enumerate(types)})
+    content = (tmp_path / "round-0000001.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    for entry in json.loads(content[8 : 8 + length]).values():
+        start, end = entry["data_offsets"]
+        assert (8 + length + start) % ((end - start) // 3) == 0
+
+
+def test_numbers_that_the_format_does_not_know_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"a/b: numbers of type torch.complex128"):
+        save_checkpoint(tmp_path, 1, {"a": {"b": torch.ones(2, dtype=torch.complex128)}})
+    assert names(tmp_path) == []
 
 
 def test_names_with_slashes_are_not_mixed_up(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def refused(*words: object, naming: str | tuple[str, ...], code: int = 2, lines:
         (["--data", "nowhere.npz"], "nowhere.npz: there is no such file"),
         (["--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--set", "device=tpu9"], "device = 'tpu9' cannot be used here"),
+        (["--set", "device=meta"], "have shapes and no numbers, so nothing can be learned. Expected is a device that"),
         (["--set", "clients=[{name='a'}, {name='a'}]"], 'the name "a" is used 2 times'),
         (["--method", "nothing_here:METHOD"], "importing nothing_here failed"),
         (["--models", "nothing_here:Net"], "importing nothing_here failed"),

@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedal import discriminator as module
 from fedal.checkpoint import load_newest, save_checkpoint
-from fedal.discriminator import Discriminator
+from fedal.discriminator import ROWS, Discriminator
+from largest import Largest
 from worlds import fingerprint, same_bits
 
 ROSTER = ("anna", "ben", "cleo", "dora")
@@ -189,3 +191,26 @@ def test_a_restored_discriminator_continues_with_the_same_bits(tmp_path: Path) -
         for seed in range(3, 6):
             each.train_step(outputs(seed=seed, dtype=torch.float32), ROSTER)
     assert same_bits(discriminator.state_dict(), restored.state_dict())
+
+
+def test_many_clients_are_looked_at_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = outputs()
+    found = []
+    for rows in (len(ROSTER) * B, 2 * B, 3 * B, 1):  # all at once, halves, an unequal rest, one by one
+        monkeypatch.setattr(module, "ROWS", rows)
+        discriminator = build()
+        accuracy = discriminator.train_step(f, ROSTER)
+        weights = torch.cat([parameter.flatten() for parameter in network(discriminator).parameters()])
+        found.append((accuracy, weights.detach(), discriminator.utility_grads(f, ROSTER)))
+    for part in found[1:]:
+        assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(part, found[0], strict=True))
+
+
+def test_what_it_needs_at_once_grows_with_the_clients_not_with_their_square() -> None:
+    n, batch = 4 * ROWS // 32, 32
+    roster = [str(index) for index in range(n)]
+    discriminator = Discriminator(roster, K, hidden=(4,))
+    with Largest() as largest:
+        discriminator.train_step(torch.randn(n, batch, K), roster)
+        discriminator.utility_grads(torch.randn(n, batch, K), roster)
+    assert largest.numbers == ROWS * n < n * batch * n

@@ -14,32 +14,51 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
+from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from fedal.durable import TEMPORARY, sync_folder, write_atomically
+from fedal.durable import TEMPORARY, replacing, sync_folder, write_atomically
 from fedal.errors import CheckpointError, NonFiniteError
 from fedal.finite import is_finite
 from fedal.learners.base import State
+from fedal.tensor_file import Layout, content, new_name
 
 FORMAT = 1
 KEEP = 2
 
 
 def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
-    """Saves `state` (nested dicts of tensors and JSON values) as the checkpoint after `round_` rounds."""
-    tensors: dict[str, Tensor] = {}
-    rest = _take_tensors(state, "", tensors)
-    for name, tensor in tensors.items():
+    """Saves `state` (nested dicts of tensors and JSON values) as the checkpoint after `round_` rounds.
+
+    A function in it is asked for its part when that is looked at and when it is written, so that the states of many
+    clients are never all in memory.
+    """
+    layout = Layout()
+
+    def look(name: str, tensor: Tensor) -> str:
+        name = layout.add(name, tensor)
         if tensor.is_floating_point() and not is_finite(tensor):
             raise NonFiniteError(f"{name} is not finite after round {round_}; it was not saved.")
-    blob = _as_bytes(tensors)
-    body = {"format": FORMAT, "round": round_, "tensors_sha256": hashlib.sha256(blob).hexdigest(), "state": rest}
+        return name
+
+    rest = _take_tensors(state, "", look)
+    json.dumps(rest)  # what is neither tensor nor JSON is refused before anything is written
     if not folder.exists():
         folder.mkdir()
         sync_folder(folder.parent)
-    write_atomically(folder / f"round-{round_:07}.safetensors", blob)
+    with replacing(folder / f"round-{round_:07}.safetensors") as file:
+        starts = layout.begin(file)
+
+        def write(name: str, tensor: Tensor) -> str:
+            file.seek(next(starts))
+            file.write(content(tensor))
+            return name
+
+        _take_tensors(state, "", write)
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    body = {"format": FORMAT, "round": round_, "tensors_sha256": sha256, "state": rest}
     text = json.dumps({**body, "checksum": _checksum(body)}, indent=1)
     write_atomically(folder / f"round-{round_:07}.json", text.encode())
     _drop_old(folder, round_)
@@ -48,8 +67,14 @@ def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
 def save_model(path: Path, state: State) -> None:
     """The trained arrays of a learner: its state's "model", or every tensor in a state that names no such part."""
     tensors: dict[str, Tensor] = {}
-    _take_tensors(state.get("model", state), "", tensors)
-    write_atomically(path, _as_bytes(tensors))
+
+    def take(name: str, tensor: Tensor) -> str:
+        name = new_name(name, tensors)
+        tensors[name] = tensor.detach().cpu().clone().contiguous()  # safetensors refuses what shares memory
+        return name
+
+    _take_tensors(state.get("model", state), "", take)
+    write_atomically(path, save_tensors(tensors))
 
 
 def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
@@ -68,23 +93,20 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[st
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
     """Verifies checksums before anything is used. Only arrays and JSON are read, nothing is executed."""
     try:
-        content = json.loads(path.read_bytes())
-        checksum = content.pop("checksum")
-        blob = path.with_suffix(".safetensors").read_bytes()
-        if content["format"] != FORMAT:
-            raise CheckpointError(f"{path}: format {content['format']}, this version of fedal reads {FORMAT}.")
-        if checksum != _checksum(content):
+        found = json.loads(path.read_bytes())
+        checksum = found.pop("checksum")
+        tensors = path.with_suffix(".safetensors")
+        if found["format"] != FORMAT:
+            raise CheckpointError(f"{path}: format {found['format']}, this version of fedal reads {FORMAT}.")
+        if checksum != _checksum(found):
             raise CheckpointError(f"{path}: the checksum does not match, the file is damaged.")
-        if hashlib.sha256(blob).hexdigest() != content["tensors_sha256"]:
-            raise CheckpointError(f"{path.with_suffix('.safetensors')}: the checksum does not match, it is damaged.")
-        return int(content["round"]), _put_tensors(content["state"], load_tensors(blob))
+        with open(tensors, "rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if sha256 != found["tensors_sha256"]:
+            raise CheckpointError(f"{tensors}: the checksum does not match, it is damaged.")
+        return int(found["round"]), _put_tensors(found["state"], load_file(tensors))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
-
-
-def _as_bytes(tensors: dict[str, Tensor]) -> bytes:
-    """Clones: safetensors refuses tensors that share memory, as tied weights do."""
-    return save_tensors({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()})
 
 
 def _checksum(body: dict[str, Any]) -> str:
@@ -105,16 +127,15 @@ def _drop_old(folder: Path, round_: int) -> None:
         path.unlink()
 
 
-def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """The same structure with every tensor moved to `tensors` under its path."""
+def _take_tensors(value: Any, name: str, take: Callable[[str, Tensor], str]) -> Any:
+    """The same structure without tensors: `take` gets each with its path and says under which name it will be found."""
+    if callable(value):
+        value = value()
     if isinstance(value, Tensor):
-        while name in tensors:  # {"a": {"b": ...}, "a/b": ...}
-            name += "'"
-        tensors[name] = value
-        return {"__tensor__": name}
+        return {"__tensor__": take(name, value)}
     if isinstance(value, dict):
         return {
-            str(key): _take_tensors(part, f"{name}/{key}" if name else str(key), tensors) for key, part in value.items()
+            str(key): _take_tensors(part, f"{name}/{key}" if name else str(key), take) for key, part in value.items()
         }
     return value
 

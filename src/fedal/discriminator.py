@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedal.learners.base import State
+
+ROWS = 1024  # outputs that it looks at in one go: of 32 clients with batches of 32
 
 
 class Discriminator:
@@ -65,25 +67,34 @@ class Discriminator:
 
     def train_step(self, f: Tensor, present: Sequence[str]) -> Tensor:
         """One ascent step on U = mean of -CE(n, h(p_n)) over all N * B outputs; its accuracy before the step."""
-        owners = self._owners(f, present)
-        h = self._learner.logits(self.inputs(f).flatten(0, 1))
-        self._learner.learn(cross_entropy(h, owners).gradient)
-        return (h.argmax(-1) == owners).to(f.dtype).mean()
+        hits = []
+        for part, owners in self._parts(f, present):
+            h = self._learner.logits(self.inputs(part).flatten(0, 1))
+            hits.append(h.argmax(-1) == owners)
+            self._learner.accumulate(cross_entropy(h, owners).gradient * (len(part) / len(f)))
+        self._learner.step()
+        return torch.cat(hits).to(f.dtype).mean()
 
     def utility_grads(self, f: Tensor, present: Sequence[str]) -> Tensor:
         """dU_n/df_n per sample at the current w; every row sums to zero over classes.  (N, B, K) -> (N, B, K)"""
+        return torch.cat([self._utility_grad(part, owners) for part, owners in self._parts(f, present)])
+
+    def _utility_grad(self, f: Tensor, owners: Tensor) -> Tensor:
         f = f.detach().requires_grad_()
         with torch.enable_grad():
             h = self.module(self.inputs(f).flatten(0, 1))
-            owners = self._owners(f, present)
             utility = (
                 torch.log_softmax(h, -1).gather(1, owners[:, None]).sum()
             )  # U_n = -CE(n, h(p_n)), Eq. (min-max-obj)
         return torch.autograd.grad(utility, f)[0]
 
-    def _owners(self, f: Tensor, present: Sequence[str]) -> Tensor:
+    def _parts(self, f: Tensor, present: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Outputs and their owners, some clients at a time: scores of all at once are N * B * N numbers."""
+        batch = f.shape[1]
+        some = max(1, ROWS // batch)
         indices = torch.tensor([self._index[client_id] for client_id in present], device=f.device)
-        return indices.repeat_interleave(f.shape[1])
+        owners = indices.repeat_interleave(batch)
+        return zip(torch.split(f, some), torch.split(owners, some * batch), strict=True)
 
     def state_dict(self) -> State:
         return self._learner.state_dict()

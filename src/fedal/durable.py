@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,17 @@ TEMPORARY = ".tmp-"
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Temp file, fsync, rename, fsync the folder. On any error the old file stands and the temp file is gone."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BufferedRandom]:
+    """The same for content that is written bit by bit: the file is in place when the block ends."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
+        with open(temporary, "w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

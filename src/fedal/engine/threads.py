@@ -14,8 +14,12 @@ from typing import TypeVar
 
 import torch
 
+from fedal.engine.heap import Heap
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+CROWD = 32  # items of which so many keep something that the holes between are worth giving back
 
 
 class ThreadWorkers:
@@ -23,6 +27,7 @@ class ThreadWorkers:
 
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(workers, "fedal", initializer=torch.set_num_threads, initargs=(1,))
+        self._heap = Heap()
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], cost: Callable[[Item], float] | None = None
@@ -32,8 +37,16 @@ class ThreadWorkers:
         The longest start first, so that all threads end together; the order of the results is that of the items.
         """
         items = list(items)
+        crowded = len(items) >= CROWD
+
+        def work(item: Item) -> Result:
+            result = function(item)
+            if crowded:
+                self._heap.tidy()
+            return result
+
         order = sorted(range(len(items)), key=lambda index: -cost(items[index])) if cost else range(len(items))
-        submitted = {index: self._pool.submit(function, items[index]) for index in order}
+        submitted = {index: self._pool.submit(work, items[index]) for index in order}
         futures = [submitted[index] for index in range(len(items))]
         try:
             wait(futures)

@@ -126,9 +126,14 @@ def _extended(config: Config, folder: RunFolder, iterations: int) -> Config:
 
 def _refuse_missing_device(device: str) -> None:
     try:
-        torch.zeros(1, device=device)
+        is_meta = torch.zeros(1, device=device).is_meta
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device = {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
+    if is_meta:
+        raise ConfigError(
+            f"device = {device!r}: tensors there have shapes and no numbers, so nothing can be learned. "
+            "Expected is a device that computes: try device = cpu, or cuda where there is a GPU."
+        )
 
 
 def _refuse_unknown_clients(config: Config, models: OwnModels | None) -> None:
@@ -321,7 +326,7 @@ class _Session:
             "wire": federation.wire.state_dict(),
             "server": federation.server.state_dict(),
             "clients": {
-                client: {"learner": self._assembly.learners[client].state_dict(), "method": logic.state_dict()}
+                client: {"learner": self._assembly.learners[client].state_dict, "method": logic.state_dict}
                 for client, logic in federation.clients.items()
             },
         }

@@ -70,6 +70,11 @@ class TorchLearner:
         return output.detach()
 
     def learn(self, *dlogits: Tensor | None, dfeatures: Tensor | None = None) -> None:
+        self.accumulate(*dlogits, dfeatures=dfeatures)
+        self.step()
+
+    def accumulate(self, *dlogits: Tensor | None, dfeatures: Tensor | None = None) -> None:
+        """Takes the gradient of the pending passes and ends them; `step` follows the sum."""
         if len(dlogits) != len(self._pending):
             raise ValueError(f"learn() got {len(dlogits)} gradients for {len(self._pending)} pending passes")
         roots = [output for output, gradient in zip(self._pending, dlogits, strict=True) if gradient is not None]
@@ -80,11 +85,13 @@ class TorchLearner:
             roots.append(self._pending_features)
             gradients.append(dfeatures)
         torch.autograd.backward(roots, gradients)
+        self.forget()
+
+    def step(self) -> None:
         if self.settings.clip:
             nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
         self._optimizer.step()
         self._optimizer.zero_grad()  # now, not before the next step: a client that waits holds no gradients
-        self.forget()
         self._clock.step += 1
 
     def forget(self) -> None:

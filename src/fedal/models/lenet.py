@@ -20,8 +20,8 @@ class LeNet5(Classifier):
             nn.ReLU(),
             nn.Conv2d(6, 16, 5),
             HalvingMaxPool(),
-            nn.ReLU(),
             nn.Flatten(),
+            nn.ReLU(),  # its output is the linear layer's input: a pending pass keeps one tensor for both
             nn.Linear(16 * 5 * 5, 120),  # the third 5x5 convolution: the image is 5x5 here, and this is faster
             nn.ReLU(),
         )

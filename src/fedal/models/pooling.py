@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+HALVING: tuple[Any, ...] = ([2, 2], [2, 2], [0, 0], [1, 1], True)
+"""Window, stride, padding, dilation, ceil_mode of torch's operators."""
+
 
 class HalvingMaxPool(nn.Module):
     """`nn.MaxPool2d(2, ceil_mode=True)`: the same numbers and gradients with less to compute and less to keep.
@@ -17,15 +20,27 @@ class HalvingMaxPool(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        height, width = x.shape[-2:]
-        if height % 2 or width % 2 or height * width > torch.iinfo(torch.int16).max:
-            return F.max_pool2d(x, 2, ceil_mode=True)
         if x.requires_grad and torch.is_grad_enabled():
             pooled: Tensor = _LightPool.apply(x)  # type: ignore[no-untyped-call]
             return pooled
+        height, width = x.shape[-2:]
+        if height % 2 or width % 2:
+            return F.max_pool2d(x, 2, ceil_mode=True)
         top = torch.maximum(x[..., 0::2, 0::2], x[..., 0::2, 1::2])
         bottom = torch.maximum(x[..., 1::2, 0::2], x[..., 1::2, 1::2])
         return torch.maximum(top, bottom)
+
+
+def halved(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The maxima, and where in its image each is."""
+    maxima, places = torch.ops.aten.max_pool2d_with_indices(x, *HALVING)
+    small = x.shape[-2] * x.shape[-1] <= torch.iinfo(torch.int16).max
+    return maxima, places.to(torch.int16 if small else torch.int32)
+
+
+def spread(gradient: Tensor, places: Tensor, onto: Tensor) -> None:
+    """Writes the gradient of `halved` in its input onto a tensor of that shape."""
+    torch.ops.aten.max_pool2d_with_indices_backward.grad_input(gradient, onto, *HALVING, places.long(), grad_input=onto)
 
 
 class _LightPool(torch.autograd.Function):
@@ -36,9 +51,8 @@ class _LightPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        pooled: Tensor
-        pooled, places = torch.ops.aten.max_pool2d_with_indices(x, [2, 2], [2, 2])
-        ctx.save_for_backward(places.to(torch.int16))
+        pooled, places = halved(x)
+        ctx.save_for_backward(places)
         ctx.shape = x.shape
         return pooled
 
@@ -47,8 +61,6 @@ class _LightPool(torch.autograd.Function):
         (places,) = ctx.saved_tensors
         last = gradient.is_contiguous(memory_format=torch.channels_last)
         layout = torch.channels_last if last else torch.contiguous_format
-        like_input = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=layout)
-        spread: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
-            gradient, like_input, [2, 2], [2, 2], [0, 0], [1, 1], False, places.long()
-        )
-        return spread
+        d_x = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=layout)
+        spread(gradient, places, d_x)
+        return d_x

@@ -1,0 +1,54 @@
+"""Memory that nobody uses goes back to the system, now and then and only where many clients leave holes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from fedal.engine import heap, threads
+from fedal.engine.heap import Heap
+from fedal.engine.threads import CROWD, thread_workers
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
+def test_holes_between_what_is_in_use_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap, "EVERY_S", 0.0)
+    blocks = [bytearray(b"x" * 60_000) for _ in range(2000)]  # too small to be mapped alone
+    del blocks[::2]
+    before = resident()
+    Heap().tidy()
+    assert before - resident() > 30_000_000
+    assert len(blocks) == 1000
+
+
+def test_it_happens_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    trimmed = []
+    monkeypatch.setattr(heap.time, "monotonic", lambda: clock[-1])
+    tidied = Heap()
+    tidied._trim = lambda pad: trimmed.append(clock[-1]) or 1
+    for second in (0.5, 1.9, 2.1, 2.5, 4.0, 4.2):
+        clock.append(second)
+        tidied.tidy()
+    assert trimmed == [2.1, 4.2]
+
+
+def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap, "EVERY_S", 0.0)
+    monkeypatch.setattr(heap.sys, "platform", "darwin")
+    Heap().tidy()
+
+
+@pytest.mark.parametrize("clients", [CROWD - 1, CROWD])
+def test_only_a_crowd_is_worth_it(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(threads.Heap, "tidy", lambda self: calls.append(1))
+    with thread_workers(2) as workers:
+        assert workers.map(lambda n: n + 1, range(clients)) == list(range(1, clients + 1))
+    assert len(calls) == (clients if clients == CROWD else 0)
