@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from benchmarks.engine_share import engine_share
+from benchmarks.operators import REST, TOP, as_markdown, operator_shares
 from benchmarks.workloads import LENET, Workload, contest
 
 FEW_LENETS = dataclasses.replace(LENET, clients=3, tau=2)
@@ -32,3 +33,13 @@ def test_the_engine_and_the_naive_loop_learn_the_same(workload: Workload, settin
 
 def test_the_engines_share_is_a_share() -> None:
     assert 0 < engine_share(FEW_LENETS, rounds=1) < 0.5
+
+
+def test_the_shares_of_operators_are_those_of_a_whole() -> None:
+    shares = operator_shares(FEW_LENETS)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert all(0 <= share < 1 for share in shares.values())
+    assert [*shares.values()][:TOP] == sorted([*shares.values()][:TOP], reverse=True)
+    assert "convolution_backward" in [*shares][:TOP] and REST in shares
+    table = as_markdown({"one": shares, "other": shares})
+    assert len({line.count("|") for line in table if line.startswith("|")}) == 1

@@ -10,7 +10,9 @@ from fedal.models.pooling import HalvingMaxPool
 
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-@pytest.mark.parametrize("shape", [(3, 6, 8, 8), (3, 1, 28, 28), (2, 20, 5, 8), (2, 3, 7, 7), (1, 1, 200, 200)])
+@pytest.mark.parametrize(
+    "shape", [(3, 6, 8, 8), (3, 1, 28, 28), (2, 20, 5, 8), (2, 3, 7, 7), (1, 1, 200, 200), (1, 1, 4, 300)]
+)
 def test_values_and_gradients_are_those_of_torch(shape: tuple[int, ...], layout: torch.memory_format) -> None:
     torch.manual_seed(0)
     x = torch.randint(-2, 3, shape).double()  # full of ties: the first of equals gets the gradient
@@ -36,4 +38,4 @@ def test_a_pending_pass_keeps_little() -> None:
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.nbytes) or tensor, lambda t: t):
         HalvingMaxPool()(x)
-    assert sum(kept) == 2 * x.numel() / 4
+    assert sum(kept) == x.numel() / 4

@@ -50,29 +50,26 @@ class _PooledConvolution(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: nn.Conv2d, groups: int, shared: bool
     ) -> Tensor:
-        maxima, places = [], []
+        parts = []
         for full in _convolved(layer, x, weight, bias, 1 if shared else groups):
-            of_part, where = halved(full)
-            maxima.append(of_part)
-            places.append(where)
-        ctx.save_for_backward(x, weight, torch.cat(places))
+            parts.append(halved(full))
+        maxima, steps = map(torch.cat, zip(*parts, strict=True))
+        ctx.save_for_backward(x, weight, steps)
         ctx.layer, ctx.groups, ctx.shared, ctx.shape = layer, groups, shared, (len(x), *full.shape[1:])
-        return torch.cat(maxima)
+        return maxima
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, places = ctx.saved_tensors
+        x, weight, steps = ctx.saved_tensors
         layer, groups = ctx.layer, ctx.groups
         full = _scratch(ctx.shape, gradient)
-        for parts in zip(*(torch.split(whole, SAMPLES) for whole in (gradient, places, full)), strict=True):
+        for parts in zip(*(torch.split(whole, SAMPLES) for whole in (gradient, steps, full)), strict=True):
             spread(*parts)
         if ctx.shared:
             x = x.repeat(1, groups, 1, 1).contiguous(memory_format=torch.channels_last)
-        steps = (layer.stride, layer.padding, layer.dilation)
+        shape = (layer.stride, layer.padding, layer.dilation, False, [0, 0], groups)
         wanted = [ctx.needs_input_grad[0], True, True]
-        d_x, d_weight, d_bias = torch.ops.aten.convolution_backward(
-            full, x, weight, [len(weight)], *steps, False, [0, 0], groups, wanted
-        )
+        d_x, d_weight, d_bias = torch.ops.aten.convolution_backward(full, x, weight, [len(weight)], *shape, wanted)
         return d_x, d_weight, d_bias, None, None, None
 
 

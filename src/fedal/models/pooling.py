@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -32,35 +33,43 @@ class HalvingMaxPool(nn.Module):
 
 
 def halved(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The maxima, and where in its image each is."""
+    """The maxima, and how far behind the first pixel of its window each is: 0, 1, or the same one row below."""
     maxima, places = torch.ops.aten.max_pool2d_with_indices(x, *HALVING)
-    small = x.shape[-2] * x.shape[-1] <= torch.iinfo(torch.int16).max
-    return maxima, places.to(torch.int16 if small else torch.int32)
+    height, width = x.shape[-2:]
+    fits = width + 1 <= torch.iinfo(torch.uint8).max
+    return maxima, (places - _first_pixels(height, width, x.device)).to(torch.uint8 if fits else torch.int32)
 
 
-def spread(gradient: Tensor, places: Tensor, onto: Tensor) -> None:
+def spread(gradient: Tensor, steps: Tensor, onto: Tensor) -> None:
     """Writes the gradient of `halved` in its input onto a tensor of that shape."""
-    torch.ops.aten.max_pool2d_with_indices_backward.grad_input(gradient, onto, *HALVING, places.long(), grad_input=onto)
+    places = steps + _first_pixels(*onto.shape[-2:], onto.device)
+    torch.ops.aten.max_pool2d_with_indices_backward.grad_input(gradient, onto, *HALVING, places, grad_input=onto)
+
+
+@cache
+def _first_pixels(height: int, width: int, device: torch.device) -> Tensor:
+    """Where in an image, counted row by row, each window begins.  -> (ceil(H/2), ceil(W/2))"""
+    return torch.arange(height * width, device=device).view(height, width)[::2, ::2].contiguous()
 
 
 class _LightPool(torch.autograd.Function):
-    """torch's kernels, but a pending pass keeps 2 bytes per output, not the whole input and 8: 7% of it.
+    """torch's kernels, but a pending pass keeps a byte per output, not the whole input and 8: a twentieth.
 
     A client that waits for its reply holds its pending pass, and a thousand of them must fit into memory.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        pooled, places = halved(x)
-        ctx.save_for_backward(places)
+        pooled, steps = halved(x)
+        ctx.save_for_backward(steps)
         ctx.shape = x.shape
         return pooled
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (places,) = ctx.saved_tensors
+        (steps,) = ctx.saved_tensors
         last = gradient.is_contiguous(memory_format=torch.channels_last)
         layout = torch.channels_last if last else torch.contiguous_format
         d_x = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=layout)
-        spread(gradient, places, d_x)
+        spread(gradient, steps, d_x)
         return d_x
