@@ -4,6 +4,8 @@ BIN := .venv/bin
 USE := .venv/.installed-to-use
 WORK := .venv/.installed-to-work
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Two files at a time: many tests wait for processes or deadlines. Tests of a file share what they set up.
+TEST := $(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile
 
 .PHONY: demo test check format soak bench clean
 
@@ -11,13 +13,13 @@ demo: $(USE)
 	$(BIN)/fedal compare --methods local,fedmd,fedal --dataset digits --iterations 200 --seeds 3 --out runs/demo
 
 test: $(WORK)
-	$(BIN)/python -m pytest -m "not soak"
+	$(TEST)
 
 check: $(WORK)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not soak"
+	$(TEST)
 
 format: $(WORK)
 	$(BIN)/ruff format .

@@ -57,10 +57,12 @@ class ShapedLink:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _accept(self, site: asyncio.StreamReader, to_site: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
-            await asyncio.gather(self._pass(site, to_server, self.up), self._pass(server, to_site, self.down))
-        to_site.close()
+        try:
+            with suppress(OSError):
+                server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
+                await asyncio.gather(self._pass(site, to_server, self.up), self._pass(server, to_site, self.down))
+        finally:  # also when the link itself is closed
+            to_site.close()
 
     async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, way: Direction) -> None:
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=16)  # then the sender has to wait
@@ -72,9 +74,11 @@ class ShapedLink:
         await delivery
 
     async def _deliver(self, under_way: asyncio.Queue[tuple[float, bytes]], target: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while (item := await under_way.get())[1]:
-                await asyncio.sleep(item[0] - self._loop.time())
-                target.write(item[1])
-                await target.drain()
-        target.close()
+        try:
+            with suppress(OSError):
+                while (item := await under_way.get())[1]:
+                    await asyncio.sleep(item[0] - self._loop.time())
+                    target.write(item[1])
+                    await target.drain()
+        finally:
+            target.close()

@@ -28,6 +28,7 @@ def link() -> Iterator[ShapedLink]:
         yield link
         link.close()
         thread.join(10)
+        assert not thread.is_alive(), "a closed link ends its connections"
 
 
 def test_what_is_sent_arrives_unchanged_counted_and_not_before_its_time(link: ShapedLink) -> None:
