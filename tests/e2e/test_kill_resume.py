@@ -40,7 +40,10 @@ def _rounds_done(folder: Path) -> int:
 
 
 def _kill_often(server: ForkServer, folder: Path, kills: int, seed: int) -> str:
-    """Kills runs at random moments, each resumed until it is complete; gives one line of numbers."""
+    """Kills living runs at random moments, each resumed until it is complete; gives one line of numbers.
+
+    A kill that comes after its run has ended is no kill; when processors are slow or noisy there are more of those.
+    """
     whole = folder / "whole"
     lasting = server.live(whole, CONFIG)
     assert lasting.code == 0, lasting.error
@@ -51,23 +54,23 @@ def _kill_often(server: ForkServer, folder: Path, kills: int, seed: int) -> str:
     assert outcome(whole) == expected
 
     moments = random.Random(seed)
-    sent = hit = anew = runs = 0
-    while sent < kills:
+    hit = late = anew = runs = 0
+    while hit < kills:
+        assert late <= 10 + kills, "most kills come too late: are the moments still drawn from the time that is left?"
         out, runs = folder / f"killed-{runs}", runs + 1
-        for _ in range(min(KILLS_PER_RUN, kills - sent)):
+        for _ in range(min(KILLS_PER_RUN, kills - hit)):
             left = ending.cpu_s + (lasting.cpu_s - ending.cpu_s) * (1 - _rounds_done(out) / ROUNDS)
             life = server.live(out, CONFIG, kill_after=moments.uniform(0, left))
-            sent, hit, anew = sent + 1, hit + life.killed, anew + (not (out / "config.toml").exists())
+            hit, late, anew = hit + life.killed, late + (not life.killed), anew + (not (out / "config.toml").exists())
             assert life.killed or life.code == 0, life.error
             if not life.killed:
                 break
         last = server.live(out, CONFIG)
         assert last.code == 0, last.error
         assert outcome(out) == expected, f"seed {seed}, run {runs}: killed and resumed, it differs"
-    share = hit / sent
-    line = f"{sent} kills, {hit} hit a living run ({share:.0%}), {anew} before config.toml, {runs} runs, seed {seed}"
-    assert share >= 0.8, line
-    return line
+    return (
+        f"{hit} living runs killed, {anew} of them before config.toml, in {runs} runs ({late} ended first), seed {seed}"
+    )
 
 
 def test_ten_random_kills_each_followed_by_resume_change_no_bit(server: ForkServer, tmp_path: Path) -> None:
