@@ -25,7 +25,10 @@ PUBLIC, PER_CLIENT = 1000, 200  # samples
 
 @dataclass(frozen=True)
 class Workload:
-    """Clients, their models and the shape of their data; `rounds` are timed per repeat."""
+    """Clients, their models and the shape of their data.
+
+    `rounds` are timed per repeat: some seconds, since a run plays on while a contender of a race has just had a pause.
+    """
 
     name: str
     dataset: str
@@ -51,7 +54,7 @@ class Workload:
         return World(data, dict(zip(names, parts, strict=True)), np.arange(PUBLIC), x[:PUBLIC], 0)
 
 
-LENET = Workload("LeNet5 x10", "mnist", (1, 28, 28), ("lenet5",), 10, rounds=1)
+LENET = Workload("LeNet5 x10", "mnist", (1, 28, 28), ("lenet5",), 10, rounds=4)
 WORKLOADS = (
     LENET,
     Workload("WideResNet mix x20", "svhn", (3, 32, 32), ("wrn-10-1", "wrn-10-2", "wrn-16-1"), 20, rounds=1, tau=2),
