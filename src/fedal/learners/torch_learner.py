@@ -70,11 +70,6 @@ class TorchLearner:
         return output.detach()
 
     def learn(self, *dlogits: Tensor | None, dfeatures: Tensor | None = None) -> None:
-        self.accumulate(*dlogits, dfeatures=dfeatures)
-        self.step()
-
-    def accumulate(self, *dlogits: Tensor | None, dfeatures: Tensor | None = None) -> None:
-        """Takes the gradient of the pending passes and ends them; `step` follows the sum."""
         if len(dlogits) != len(self._pending):
             raise ValueError(f"learn() got {len(dlogits)} gradients for {len(self._pending)} pending passes")
         roots = [output for output, gradient in zip(self._pending, dlogits, strict=True) if gradient is not None]
@@ -86,8 +81,10 @@ class TorchLearner:
             gradients.append(dfeatures)
         torch.autograd.backward(roots, gradients)
         self.forget()
+        self.step()
 
     def step(self) -> None:
+        """Follows the gradients that the parameters have."""
         if self.settings.clip:
             nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
         self._optimizer.step()
