@@ -61,14 +61,19 @@ def _draw_curves(study: Study, results: Results) -> Any:
 
 
 def _look_closely(axes: Any, results: Results) -> None:
-    """Shows the arms that end near the best one; lonely training, far below, would flatten them to one line."""
-    ends = {
-        name: float(np.mean([result.curve["test_accuracy"][-1] for result in found.values()]))
+    """Shows the arms that end near the best one; lonely training, far below, would flatten them to one line.
+
+    Where the best one still rises, as in a run that was cut short, the second half of its rise is shown.
+    """
+    curves = {
+        name: np.mean([result.curve["test_accuracy"] for result in found.values()], 0)
         for name, found in results.items()
     }
-    best = max(ends.values())
-    axes.set_ylim(best - NEAR, best + NEAR / 8)
-    below = [f"{name} ends at {end:.3f}" for name, end in ends.items() if end < best - NEAR]
+    ends = {name: float(curve[-1]) for name, curve in curves.items()}
+    best = max(ends, key=lambda name: ends[name])
+    floor = min(ends[best] - NEAR, float(curves[best][len(curves[best]) // 2]))
+    axes.set_ylim(floor, ends[best] + (ends[best] - floor) / 8)
+    below = [f"{name} ends at {end:.3f}" for name, end in ends.items() if end < floor]
     axes.annotate("\n".join(below), (0.98, 0.02), xycoords="axes fraction", size=8, color=SOFT, ha="right")
 
 
