@@ -3,7 +3,8 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 USE := .venv/.installed-to-use
 WORK := .venv/.installed-to-work
-# --no-compile: Python compiles what is imported when it is first imported; all of torch takes half a minute.
+# --no-compile: Python compiles what is imported when it is first imported, and has to keep that for the next process;
+# all of torch in advance takes half a minute.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
 # Two files at a time: many tests wait for processes or deadlines. Tests of a file share what they set up.

@@ -41,11 +41,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def resident_mb() -> float:
-    """What this process holds of the memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
-
-
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 

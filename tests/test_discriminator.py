@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedal import discriminator as module
 from fedal.checkpoint import load_newest, save_checkpoint
 from fedal.discriminator import ROWS, Discriminator
-from largest import Largest
+from memory import Largest
 from worlds import fingerprint, same_bits
 
 ROSTER = ("anna", "ben", "cleo", "dora")

@@ -207,6 +207,7 @@ def test_alpha_must_be_positive(alpha):
         divide("dirichlet", make_labels(100), 2, alpha, np.random.default_rng(0))
 
 
+@pytest.mark.timeout(20)  # at once; a list with a place for each client would take minutes
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_more_clients_than_samples_are_refused_at_once(name):
     with pytest.raises(PartitionError, match="1000000000 clients and only 20 samples"):

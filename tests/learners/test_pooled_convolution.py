@@ -13,7 +13,8 @@ from fedal.learners.pooled_convolution import SAMPLES, pooled_convolution
 from fedal.learners.stacked_learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner
 from fedal.models import build
-from largest import Largest
+from fedal.models.pooling import HalvingMaxPool
+from memory import Largest
 
 G = 3
 LAYER = nn.Conv2d(2, 4, 3, padding=1)
@@ -100,8 +101,10 @@ def test_a_stack_of_lenets_keeps_little_more_than_a_quarter_of_a_megabyte_per_wa
     [
         [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2)],
         [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2)],
+        [nn.Conv2d(1, 2, 3, bias=False), HalvingMaxPool(), nn.Flatten(), nn.Linear(18, 2)],
+        [nn.Conv2d(2, 2, 3, groups=2), HalvingMaxPool(), nn.Flatten(), nn.Linear(18, 2)],
     ],
-    ids=["without its pool", "a pool of torch"],
+    ids=["without its pool", "a pool of torch", "without a bias", "in groups"],
 )
 def test_other_orders_of_layers_cannot_be_stacked(layers: list[nn.Module]) -> None:
     with pytest.raises(TypeError, match="stacked"):

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments import SITES, Rehearsal, Stranger, resident_mb, wait_for
+from deployments import SITES, Rehearsal, Stranger, wait_for
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.refusals import Code
+from memory import resident_mb
 from worlds import fingerprint
 
 B, K = 8, 10

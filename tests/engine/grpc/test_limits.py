@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from deployments import SITES, Rehearsal, Stranger, grpc, resident_mb, wait_for
+from deployments import SITES, Rehearsal, Stranger, grpc, wait_for
 from fedal.config import Config
 from fedal.engine.grpc import certs
 from fedal.engine.grpc import fedal_pb2 as pb
@@ -29,6 +29,7 @@ from fedal.engine.grpc.server import _parsed
 from fedal.errors import ConfigError
 from fedal.experiments.join import _count_shared, _fetch_public
 from fedal.messages import Outputs
+from memory import resident_mb
 from mutation import mutated
 
 B, K = 32, 10

@@ -1,12 +1,18 @@
-"""The largest tensor that any operator makes: what a computation asks of the heap at once."""
+"""Memory: what this process holds, and the largest tensor that any operator makes."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+
+def resident_mb() -> float:
+    """What this process holds of the memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 
 class Largest(TorchDispatchMode):
