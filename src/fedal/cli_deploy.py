@@ -20,6 +20,8 @@ app.add_typer(certs_app, name="certs")
 
 Folder = Annotated[Path, typer.Option("--out", help="The folder of the authority.")]
 Days = Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")]
+Hours = Annotated[float, typer.Option(min=0.01, help="How long the token may be used.")]
+PublicOf = Annotated[Path | None, typer.Option("--config", help="Puts the public set's hash into it.")]
 FederationFile = Annotated[Path, typer.Option("--config", help="The federation's TOML file.")]
 Server = Annotated[str, typer.Option(help="HOST:PORT")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, on loopback addresses only.")]
@@ -56,21 +58,49 @@ def certs_server(
 def certs_client(
     site: str,
     out: Folder = Path("certs"),
-    config: Annotated[Path | None, typer.Option("--config", help="Puts the public set's hash into it.")] = None,
+    config: PublicOf = None,
     days: Days = 90,
 ) -> None:
     """Make the invitation of a site: authority, certificate, key, and the hash of the public set."""
     _need_deploy()
     from fedal.engine.grpc.certs import issue_client
 
-    sha256 = None
-    if config is not None:
-        from fedal.deployment import load_federation
-        from fedal.engine.grpc.codec import manifest
-        from fedal.experiments.serve import plan_federation
+    print(f"invitation of {site}: {issue_client(out, site, _public_sha256(config), days)}")
 
-        sha256 = manifest(plan_federation(*load_federation(config)).public_x)
-    print(f"invitation of {site}: {issue_client(out, site, sha256, days)}")
+
+@certs_app.command("token")
+def certs_token(
+    site: str, out: Folder = Path("certs"), config: PublicOf = None, hours: Hours = 72, days: Days = 90
+) -> None:
+    """Make a one-time token, with which a site asks for a certificate for a key of its own."""
+    _need_deploy()
+    from fedal.engine.grpc.enrolment import make_token
+
+    print(f"token of {site}: {make_token(out, site, _public_sha256(config), hours, days)}")
+
+
+@certs_app.command("request")
+def certs_request(
+    token: Path,
+    out: Annotated[Path | None, typer.Option(help="The folder of this site's key. [default: the site's name]")] = None,
+) -> None:
+    """At a site: make a key, and from the operator's token a request for its certificate."""
+    _need_deploy()
+    from fedal.engine.grpc.certs import REQUEST
+    from fedal.engine.grpc.enrolment import make_request
+
+    folder = make_request(token, out)
+    print(f"send to the operator: {folder / REQUEST}; put what comes back here: {folder / 'cert.pem'}")
+
+
+@certs_app.command("enrol")
+def certs_enrol(request: Path, out: Folder = Path("certs")) -> None:
+    """Spend a token: make the certificate that a site requests."""
+    _need_deploy()
+    from fedal.engine.grpc.enrolment import enrol
+
+    site, certificate = enrol(out, request)
+    print(f"certificate of {site}: {certificate}; send it to the site")
 
 
 @certs_app.command("all")
@@ -79,6 +109,7 @@ def certs_all(
     host: Annotated[list[str], typer.Option(help="Name or address by which sites reach the server; repeatable.")],
     out: Folder = Path("certs"),
     days: Days = 90,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Sites make their own keys: tokens for them.")] = False,
 ) -> None:
     """Make authority (unless there is one), server, operator and an invitation for every site of the roster."""
     _need_deploy()
@@ -86,7 +117,7 @@ def certs_all(
 
     run, deployment = load_federation(config)
 
-    from fedal.engine.grpc import certs
+    from fedal.engine.grpc import certs, enrolment
     from fedal.engine.grpc.codec import manifest
     from fedal.experiments.serve import plan_federation
 
@@ -96,16 +127,25 @@ def certs_all(
     elif (found := certs.federation_of(out)) != deployment.federation:
         raise ConfigError(f"{out} is the authority of {found}, not of {deployment.federation}. Choose another --out.")
     print(f"server: {certs.issue_server(out, host, days)}")
-    for site in (*run.client_names, certs.OPERATOR):
-        print(f"invitation of {site}: {certs.issue_client(out, site, sha256, days)}")
+    for site in run.client_names:
+        if tokens:
+            print(f"token of {site}: {enrolment.make_token(out, site, sha256, days=days)}")
+        else:
+            print(f"invitation of {site}: {certs.issue_client(out, site, sha256, days)}")
+    print(f"invitation of {certs.OPERATOR}: {certs.issue_client(out, certs.OPERATOR, sha256, days)}")
 
 
 @certs_app.command("revoke")
 def certs_revoke(name: str, out: Folder = Path("certs")) -> None:
-    """Void every certificate made for a site so far. A running server heeds the list as soon as it has it."""
+    """Void every certificate and token made for a site so far. A running server heeds the list once it has it."""
     _need_deploy()
-    from fedal.engine.grpc.certs import REVOKED, revoke
+    from fedal.engine.grpc.certs import REVOKED, revoke, serials_of
+    from fedal.engine.grpc.enrolment import void_tokens
 
+    if tokens := void_tokens(out, name):
+        print(f"{tokens} unused of {name}: no longer good")
+        if not serials_of(out, name):
+            return
     count = len(revoke(out, name))
     print(f"{count} of {name}: {out / 'server' / REVOKED} (on another machine: copy it to the server's certificates)")
 
@@ -197,6 +237,16 @@ def export_sites(
 
     for path in export(checked, out):
         print(path)
+
+
+def _public_sha256(config: Path | None) -> str | None:
+    if config is None:
+        return None
+    from fedal.deployment import load_federation
+    from fedal.engine.grpc.codec import manifest
+    from fedal.experiments.serve import plan_federation
+
+    return manifest(plan_federation(*load_federation(config)).public_x)
 
 
 def _invitation(folder: Path, insecure: bool, site: str | None = None) -> Invitation | None:

@@ -2,7 +2,7 @@
 
 A site is its certificate: the name is in it as `fedal://FEDERATION/SITE`, signed by the federation's own authority. An
 invitation is the folder that a site is handed: authority, certificate, key, and what it must not learn from the server
-itself: the name of the federation and the hash of the public set.
+itself: the name of the federation and the hash of the public set. With `enrolment` a site makes its key itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ipaddress
 import json
 import os
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,6 +32,8 @@ OPERATOR = "operator"  # may ask for the status, is no site
 PEMS = ("ca.pem", "cert.pem", "key.pem")
 REVOKED = "crl.pem"
 ISSUED = "issued.jsonl"
+REQUEST = "request.json"  # of a site that enrols
+TAKEN = ("server", "tokens")  # folders of the authority
 WARN_DAYS = 14
 
 
@@ -89,7 +91,7 @@ def init(folder: Path, federation: str) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write_key(folder / "ca.key", key)
+    write_key(folder / "ca.key", key)
     (folder / "ca.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     (folder / "federation.json").write_text(json.dumps({"federation": federation}) + "\n")
 
@@ -102,25 +104,34 @@ def issue_server(folder: Path, hosts: list[str], days: int = DAYS) -> Path:
 
 def issue_client(folder: Path, site: str, public_sha256: str | None, days: int = DAYS) -> Path:
     """The invitation of a site, in `folder/SITE`."""
-    _refuse_bad_name(site, "site")
-    if site == "server":
-        raise ConfigError('a site cannot be called "server": that folder holds the server\'s certificate.')
-    if public_sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", public_sha256):
-        raise ConfigError(f"public set {public_sha256!r}: expected the 64 hexadecimal digits of its sha256.")
+    refuse_bad_invitation(site, public_sha256)
     federation = federation_of(folder)
-    uri = x509.UniformResourceIdentifier(identity_uri(federation, site))
-    out = _issue(folder, site, [uri], ExtendedKeyUsageOID.CLIENT_AUTH, days)
+    out = _issue(folder, site, [_uri(federation, site)], ExtendedKeyUsageOID.CLIENT_AUTH, days)
     content = {"federation": federation, "site": site, "public_sha256": public_sha256}
     (out / "invitation.json").write_text(json.dumps(content, indent=1) + "\n")
     return out
 
 
+def sign_site(folder: Path, site: str, key: ec.EllipticCurvePublicKey, days: int) -> x509.Certificate:
+    """The certificate of a site that has made its key itself."""
+    names: list[x509.GeneralName] = [_uri(federation_of(folder), site)]
+    return _sign(folder, site, key, names, ExtendedKeyUsageOID.CLIENT_AUTH, days)
+
+
+def refuse_bad_invitation(site: str, public_sha256: str | None) -> None:
+    _refuse_bad_name(site, "site")
+    if site in TAKEN:
+        raise ConfigError(f'a site cannot be called "{site}": that folder holds something else.')
+    if public_sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", public_sha256):
+        raise ConfigError(f"public set {public_sha256!r}: expected the 64 hexadecimal digits of its sha256.")
+
+
 def federation_of(folder: Path) -> str:
-    return str(_read_json(folder / "federation.json", "Make an authority with `fedal certs init`.")["federation"])
+    return str(read_json(folder / "federation.json", "Make an authority with `fedal certs init`.")["federation"])
 
 
 def read_invitation(folder: Path) -> Invitation:
-    content = _read_json(folder / "invitation.json", "Ask the federation's operator for your invitation folder.")
+    content = read_json(folder / "invitation.json", "Ask the federation's operator for your invitation folder.")
     try:
         return Invitation(
             str(content["federation"]),
@@ -137,7 +148,10 @@ def read_pem(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}). `fedal certs` makes such files.") from None
+        advice = "`fedal certs` makes such files."
+        if path.name == "cert.pem" and path.with_name(REQUEST).exists():
+            advice = f"Send {path.with_name(REQUEST)} to the operator and put the certificate that comes back here."
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}). {advice}") from None
 
 
 def read_pems(folder: Path) -> Pems:
@@ -167,7 +181,7 @@ def check_pems(pems: Pems, folder: Path) -> str:
 def revoke(folder: Path, name: str) -> list[int]:
     """Every certificate made for this name so far is no longer good; the signed list goes into `folder/server`."""
     authority, key = _authority(folder)
-    revoked, serials = _revocations(folder / REVOKED), [serial for who, serial in _issued(folder) if who == name]
+    revoked, serials = _revocations(folder / REVOKED), serials_of(folder, name)
     if not serials:
         raise ConfigError(f"{folder}: no certificate was made for {name!r}.")
     now = datetime.now(UTC)
@@ -201,23 +215,44 @@ def _revocations(path: Path, signer: Any = None) -> list[int]:
     return [entry.serial_number for entry in found]
 
 
-def _issued(folder: Path) -> Iterator[tuple[str, int]]:
+def serials_of(folder: Path, name: str) -> list[int]:
+    """Of every certificate made for this name. A torn line is of one that nobody got."""
     path = folder / ISSUED
+    rows = []
     for line in path.read_text().splitlines() if path.exists() else ():
-        row = json.loads(line)
-        yield str(row["name"]), int(row["serial"])
+        with suppress(ValueError):
+            rows.append(json.loads(line))
+    return [int(row["serial"]) for row in rows if row["name"] == name]
 
 
 def _issue(folder: Path, name: str, names: list[x509.GeneralName], purpose: x509.ObjectIdentifier, days: int) -> Path:
-    authority, authority_key = _authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _sign(folder, name, key.public_key(), names, purpose, days)
+    out = folder / name
+    out.mkdir(exist_ok=True)
+    write_key(out / "key.pem", key)
+    (out / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (out / "ca.pem").write_bytes(read_pem(folder / "ca.pem"))
+    return out
+
+
+def _sign(
+    folder: Path,
+    name: str,
+    key: ec.EllipticCurvePublicKey,
+    names: list[x509.GeneralName],
+    purpose: x509.ObjectIdentifier,
+    days: int,
+) -> x509.Certificate:
+    """A certificate for this key, noted down before anybody gets it: what is not in the list cannot be revoked."""
+    authority, authority_key = _authority(folder)
     now = datetime.now(UTC)
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
         .issuer_name(authority.subject)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=max(0, -days) + 1))
         .not_valid_after(now + timedelta(days=days))
@@ -228,26 +263,33 @@ def _issue(folder: Path, name: str, names: list[x509.GeneralName], purpose: x509
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    out = folder / name
-    out.mkdir(exist_ok=True)
-    _write_key(out / "key.pem", key)
-    (out / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (out / "ca.pem").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    with open(folder / ISSUED, "a") as file:  # what `revoke` needs to know; JSON would round numbers of this size
-        row = {"name": name, "serial": str(certificate.serial_number), "until": f"{certificate.not_valid_after_utc}"}
-        file.write(json.dumps(row) + "\n")
-    return out
+    # JSON would round numbers of the size of a serial
+    row = {"name": name, "serial": str(certificate.serial_number), "until": f"{certificate.not_valid_after_utc}"}
+    with open(folder / ISSUED, "ab", buffering=0) as file:
+        file.write(f"\n{json.dumps(row)}\n".encode())  # on a line of its own also after a torn one
+        os.fsync(file.fileno())
+    return certificate
 
 
 def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
-        key = serialization.load_pem_private_key(read_pem(folder / "ca.key"), password=None)
-        certificate = x509.load_pem_x509_certificate(read_pem(folder / "ca.pem"))
+        return x509.load_pem_x509_certificate(read_pem(folder / "ca.pem")), read_key(folder / "ca.key")
     except ValueError as error:
         raise ConfigError(f"{folder}: the authority cannot be read ({error}).") from None
+
+
+def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(read_pem(path), password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: cannot be read as a key ({error}).") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{folder / 'ca.key'}: not a key that `fedal certs init` made.")
-    return certificate, key
+        raise ConfigError(f"{path}: not a key that `fedal certs` made.")
+    return key
+
+
+def _uri(federation: str, site: str) -> x509.GeneralName:
+    return x509.UniformResourceIdentifier(identity_uri(federation, site))
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -257,16 +299,21 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     content = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    write_secret(path, content)
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Readable by its owner alone from the first moment on."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 
 
-def _read_json(path: Path, advice: str) -> dict[str, Any]:
+def read_json(path: Path, advice: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
