@@ -44,7 +44,7 @@ def play(
     outcome = Outcome(entry, scale, words, out / scale, notes=[*entry.notes])
     if scale == "small":
         outcome.notes.append(_what_small_means(entry, dataset))
-    n_seeds = seeds or (FULL_SEEDS if scale == "full" else MINIATURES[dataset].seeds)
+    n_seeds = seeds or (FULL_SEEDS if scale == "full" else entry.small_on(dataset).seeds)
     for column in entry.columns:
         settings = full_settings(entry, column) if scale == "full" else small_settings(entry, column, dataset)
         if problem:
@@ -77,7 +77,7 @@ def minutes(entry: Entry, dataset: str, cores: int = 2) -> float:
     """A rough estimate of how long the miniature takes on free cores."""
     if entry.kind == "data":
         return 1.0
-    miniature = MINIATURES[dataset]
+    miniature = entry.small_on(dataset)
     measuring = 6 if entry.kind == "variances" else 1  # times the run itself, on svhn
     return len(entry.methods) * len(entry.columns) * miniature.seeds * miniature.run_s * measuring / cores / 60
 
@@ -91,7 +91,7 @@ def folder_name(settings: Mapping[str, Any]) -> str:
 
 
 def _what_small_means(entry: Entry, dataset: str) -> str:
-    miniature = MINIATURES[dataset]
+    miniature = entry.small_on(dataset)
     if entry.kind == "data":
         return f"small means: the data are {dataset}, as they are installed; nothing is trained"
     settings = {**miniature.settings, **_small_options(entry)}
