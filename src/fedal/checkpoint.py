@@ -39,7 +39,9 @@ def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
     def look(name: str, tensor: Tensor) -> str:
         name = layout.add(name, tensor)
         if tensor.is_floating_point() and not is_finite(tensor):
-            raise NonFiniteError(f"{name} is not finite after round {round_}; it was not saved.")
+            raise NonFiniteError(
+                f"{name} is not finite after round {round_}; it was not saved. A smaller lr usually helps."
+            )
         return name
 
     rest = _take_tensors(state, "", look)

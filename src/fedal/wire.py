@@ -83,7 +83,7 @@ class Wire:
             raise WireError(f"has numbers of type {tensor.dtype}; this run uses {wanted}.")
         values = tensor.detach()
         if values.is_floating_point() and not is_finite(values):
-            raise NonFiniteError("holds numbers that are not finite.")
+            raise NonFiniteError("holds numbers that are not finite. A smaller lr (of either side) usually helps.")
         return values
 
     def _fits(self, tensor: Tensor, axes: tuple[str, ...]) -> bool:
