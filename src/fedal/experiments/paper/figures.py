@@ -125,19 +125,25 @@ def _draw_variances(outcome: Outcome) -> Any:
 
 
 def _draw_outputs(outcome: Outcome) -> Any:
-    """clients x classes for each method and setting; the mean over clients is the last row."""
+    """clients x classes for each method and setting; the mean over clients is the last row.
+
+    One scale for all, up to the largest probability: after a miniature's few iterations none is near 1.
+    """
+    most = max(matrix.max() for matrix in outcome.matrices.values())
     figure, panels = blank(1.2 + 2.1 * len(outcome.matrices), 3.6, len(outcome.matrices))
     shown = None
     for axes, ((column, method), matrix) in zip(panels, outcome.matrices.items(), strict=True):
         axes.grid(visible=False)
-        shown = axes.imshow(np.vstack([matrix, matrix.mean(0)]), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        shown = axes.imshow(np.vstack([matrix, matrix.mean(0)]), cmap="Blues", vmin=0, vmax=most, aspect="auto")
         axes.axhline(len(matrix) - 0.5, color=INK, linewidth=1)
         axes.set_title(f"{method}, {column}", fontsize=9, loc="left", color=INK)
         axes.set_xticks(range(matrix.shape[1]))
         axes.set_yticks([0, len(matrix) - 1, len(matrix)], ["first", "last", "mean"] if axes is panels[0] else [""] * 3)
         axes.set_xlabel("class", fontsize=9)
     panels[0].set_ylabel("client", fontsize=9)
-    figure.colorbar(shown, ax=panels, shrink=0.8).outline.set_visible(False)
+    scale = figure.colorbar(shown, ax=panels, shrink=0.8)
+    scale.outline.set_visible(False)
+    scale.set_label("mean probability", fontsize=9)
     return figure
 
 
