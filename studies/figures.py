@@ -25,20 +25,21 @@ PANELS = {
 }
 
 
-def draw_study(study: Study, results: Results, path: Path) -> list[Path]:
-    """Writes PATH.png and PATH.svg."""
+def draw_study(study: Study, results: Results, names: list[str], path: Path) -> list[Path]:
+    """Writes PATH.png and PATH.svg. `names` are the arms of all studies: the place of one decides its colour."""
     shown = {name: found for name, found in results.items() if found}
-    figure = _draw_curves(study, shown) if len(study.arms) <= MOST_CURVES else _draw_ends(shown)
+    figure = _draw_curves(study, shown, names) if len(study.arms) <= MOST_CURVES else _draw_ends(shown)
     figure.suptitle(study.title, fontsize=10, color=INK, x=0.01, ha="left")
     return save(figure, path)
 
 
-def _draw_curves(study: Study, results: Results) -> Any:
+def _draw_curves(study: Study, results: Results, names: list[str]) -> Any:
     """Accuracy along the run, and beside it what the adversary did; a band from the lowest to the highest seed."""
     panels = [key for key in PANELS if any(key in r.curve for found in results.values() for r in found.values())]
     figure, axes = blank(1.0 + 3.6 * len(panels), 4.6, len(panels))
     for key, each in zip(panels, axes, strict=True):
-        for place, arm in enumerate(study.arms):
+        for arm in sorted(study.arms, key=lambda arm: names.index(arm.name)):
+            place = names.index(arm.name)
             found = [result for result in results.get(arm.name, {}).values() if key in result.curve]
             if found:
                 x, y = found[0].curve["iteration"], np.array([result.curve[key] for result in found])
@@ -74,7 +75,8 @@ def _look_closely(axes: Any, results: Results) -> None:
     floor = min(ends[best] - NEAR, float(curves[best][len(curves[best]) // 2]))
     axes.set_ylim(floor, ends[best] + (ends[best] - floor) / 8)
     below = [f"{name} ends at {end:.3f}" for name, end in ends.items() if end < floor]
-    axes.annotate("\n".join(below), (0.98, 0.02), xycoords="axes fraction", size=8, color=SOFT, ha="right")
+    text = "\n".join(below)  # top left: where curves that rise are not
+    axes.annotate(text, (0.02, 0.98), xycoords="axes fraction", size=8, color=SOFT, va="top")
 
 
 def _draw_ends(results: Results) -> Any:

@@ -47,7 +47,7 @@ def write_page(plan: Plan, folder: Path) -> Path:
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     for each in _read(plan, folder):
         if each.has_runs:
-            draw_study(each.study, each.results, folder / "figures" / each.study.name)
+            draw_study(each.study, each.results, plan.arm_names, folder / "figures" / each.study.name)
     write_atomically(page, f"{before}{BEGIN}\n{generate(plan, folder)}\n{END}{after}".encode())
     return page
 

@@ -65,6 +65,11 @@ class Plan:
     studies: tuple[Study, ...]
     questions: tuple[Question, ...]
 
+    @property
+    def arm_names(self) -> list[str]:
+        """In the order of their first study: an arm looks the same in every figure."""
+        return list(dict.fromkeys(arm.name for study in self.studies for arm in study.arms))
+
     def only(self, names: list[str]) -> Plan:
         """The named studies, in that order; all when none is named."""
         known = {study.name: study for study in self.studies}
