@@ -142,6 +142,14 @@ def test_a_token_has_an_end(authority: Path, tmp_path: Path) -> None:
         enrol(authority, request)
 
 
+def test_a_new_token_replaces_the_one_before(authority: Path, tmp_path: Path) -> None:
+    lost = make_request(make_token(authority, "site-1", None), tmp_path / "lost") / REQUEST
+    found = make_request(make_token(authority, "site-1", None), tmp_path / "found") / REQUEST
+    with pytest.raises(ConfigError, match="spent or voided"):
+        enrol(authority, lost)
+    assert enrol(authority, found)[0] == "site-1"
+
+
 def test_revoking_a_site_voids_its_open_tokens_and_no_other(authority: Path, tmp_path: Path) -> None:
     requests = {site: make_request(make_token(authority, site, None), tmp_path / site) / REQUEST for site in ("a", "b")}
     assert fedal("certs", "revoke", "a", "--out", authority).code == 0

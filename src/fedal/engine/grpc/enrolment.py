@@ -59,7 +59,7 @@ class Entry:
 def make_token(
     folder: Path, site: str, public_sha256: str | None, hours: float = HOURS, days: int = certs.DAYS
 ) -> Path:
-    """A token for this site in `folder/SITE.token`, good for one certificate."""
+    """A token for this site in `folder/SITE.token`, good for one certificate. An older one is void."""
     certs.refuse_bad_invitation(site, public_sha256)
     token = Token(
         certs.federation_of(folder),
@@ -71,6 +71,7 @@ def make_token(
     )
     ledger = folder / LEDGER
     ledger.mkdir(mode=0o700, exist_ok=True)
+    void_tokens(folder, site)
     until = datetime.now(UTC) + timedelta(hours=hours)
     entry = Entry(site, token.secret, until.isoformat(), days)
     write_atomically(ledger / f"{token.number}.json", _json(asdict(entry)))
