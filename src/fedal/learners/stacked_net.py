@@ -33,7 +33,7 @@ class StackedNet:
             if isinstance(layer, nn.Conv2d) != isinstance(following, HalvingMaxPool):
                 raise TypeError("convolutions and pools can be stacked only as pairs")
             if isinstance(layer, nn.Conv2d) and (layer.bias is None or layer.groups != 1):
-                raise TypeError("a convolution can be stacked only with a bias and in one group")
+                raise TypeError("a convolution without bias or in groups is no layer that can be stacked")
             if layer is not None and not isinstance(layer, STACKED_LAYERS):
                 raise TypeError(f"{type(layer).__name__} is no layer that can be stacked")
         self.parameters = [
