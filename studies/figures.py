@@ -64,7 +64,7 @@ def _draw_curves(study: Study, results: Results, names: list[str]) -> Any:
 def _look_closely(axes: Any, results: Results) -> None:
     """Shows the arms that end near the best one; lonely training, far below, would flatten them to one line.
 
-    Where the best one still rises, as in a run that was cut short, the second half of its rise is shown.
+    Where the best one still rises, as in a run that was cut short, everything is shown.
     """
     curves = {
         name: np.mean([result.curve["test_accuracy"] for result in found.values()], 0)
@@ -72,7 +72,9 @@ def _look_closely(axes: Any, results: Results) -> None:
     }
     ends = {name: float(curve[-1]) for name, curve in curves.items()}
     best = max(ends, key=lambda name: ends[name])
-    floor = min(ends[best] - NEAR, float(curves[best][len(curves[best]) // 2]))
+    floor = ends[best] - NEAR
+    if curves[best][len(curves[best]) // 2] < floor:
+        return
     axes.set_ylim(floor, ends[best] + (ends[best] - floor) / 8)
     below = [f"{name} ends at {end:.3f}" for name, end in ends.items() if end < floor]
     text = "\n".join(below)  # top left: where curves that rise are not
