@@ -19,8 +19,8 @@ certs_app = typer.Typer(help="Make the certificates of a federation.", no_args_i
 app.add_typer(certs_app, name="certs")
 
 Folder = Annotated[Path, typer.Option("--out", help="The folder of the authority.")]
-Days = Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")]
-Hours = Annotated[float, typer.Option(min=0.01, help="How long the token may be used.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")]
+Hours = Annotated[float, typer.Option(min=0.01, max=8760, help="How long the token may be used.")]
 PublicOf = Annotated[Path | None, typer.Option("--config", help="Puts the public set's hash into it.")]
 FederationFile = Annotated[Path, typer.Option("--config", help="The federation's TOML file.")]
 Server = Annotated[str, typer.Option(help="HOST:PORT")]

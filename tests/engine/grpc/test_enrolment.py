@@ -196,6 +196,35 @@ def test_a_renewal_keeps_the_key(authority: Path, tmp_path: Path) -> None:
     assert certs.check_pems(invitation.pems(), folder) == ""
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"secret": "x", "until": "soon", "days": 1}', "\x00"])
+def test_a_damaged_memory_of_a_token_is_named_and_stands_in_nobodys_way(
+    authority: Path, tmp_path: Path, content: str
+) -> None:
+    request = make_request(make_token(authority, "site-1", None), tmp_path / "site") / REQUEST
+    (entry,) = (authority / enrolment.LEDGER).iterdir()
+    entry.write_text(content)
+    answer = fedal("certs", "enrol", request, "--out", authority)
+    assert answer.code == 2 and entry.name in answer.err and "fedal certs token site-1" in answer.err
+    assert fedal("certs", "revoke", "site-1", "--out", authority).code == 0
+    again = make_request(make_token(authority, "site-1", None), tmp_path / "site") / REQUEST
+    assert enrol(authority, again)[0] == "site-1"
+
+
+@pytest.mark.parametrize("words", [("--hours", "1e300"), ("--hours", "nan"), ("--days", "99999999"), ("--days", "0")])
+def test_absurd_times_are_refused(authority: Path, words: tuple[str, str]) -> None:
+    answer = fedal("certs", "token", "site-1", "--out", authority, *words)
+    assert answer.code == 2 and words[0] in answer.err and not (authority / enrolment.LEDGER).exists()
+
+
+def test_a_key_that_cannot_be_written_leaves_the_old_one(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = certs.issue_client(authority, "site-1", None)
+    before = certs.read_pems(folder)
+    monkeypatch.setattr(certs.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "no space")))
+    with pytest.raises(OSError, match=r"no space.*key\.pem"):
+        certs.write_secret(folder / "key.pem", b"new")
+    assert certs.read_pems(folder) == before and stat.S_IMODE((folder / "key.pem").stat().st_mode) == 0o600
+
+
 def change_site(token: dict[str, Any]) -> None:
     token["site"] = "../outside"
 

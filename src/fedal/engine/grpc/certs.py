@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedal.durable import write_atomically
+from fedal.durable import replacing, write_atomically
 from fedal.errors import ConfigError
 
 DAYS = 90
@@ -231,8 +231,8 @@ def _issue(folder: Path, name: str, names: list[x509.GeneralName], purpose: x509
     out = folder / name
     out.mkdir(exist_ok=True)
     write_key(out / "key.pem", key)
-    (out / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (out / "ca.pem").write_bytes(read_pem(folder / "ca.pem"))
+    write_atomically(out / "cert.pem", certificate.public_bytes(serialization.Encoding.PEM))
+    write_atomically(out / "ca.pem", read_pem(folder / "ca.pem"))
     return out
 
 
@@ -307,9 +307,9 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Readable by its owner alone from the first moment on."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    """Readable by its owner alone from the first byte on; when it can not be written, an older one stays."""
+    with replacing(path) as file:
+        os.fchmod(file.fileno(), 0o600)
         file.write(content)
 
 

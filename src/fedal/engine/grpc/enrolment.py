@@ -14,8 +14,8 @@ import json
 import os
 import re
 import secrets
+import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from fedal.errors import ConfigError
 
 HOURS = 72
 LEDGER = "tokens"
+SPENT = ".spent"
 NUMBER = re.compile(r"[0-9a-f]{32}")
 ASK = "Ask the operator for a new token."
 
@@ -48,12 +49,19 @@ class Token:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the operator remembers of it."""
+    """What the operator remembers of it, in a file named after site and number; its suffix says whether it is spent.
 
-    site: str
+    So whatever is in such a file, a site can be revoked and get a new token.
+    """
+
+    path: Path
     secret: str
-    until: str
+    until: float  # seconds since 1970
     days: int
+
+    @property
+    def site(self) -> str:
+        return _site_of(self.path)
 
 
 def make_token(
@@ -72,9 +80,8 @@ def make_token(
     ledger = folder / LEDGER
     ledger.mkdir(mode=0o700, exist_ok=True)
     void_tokens(folder, site)
-    until = datetime.now(UTC) + timedelta(hours=hours)
-    entry = Entry(site, token.secret, until.isoformat(), days)
-    write_atomically(ledger / f"{token.number}.json", _json(asdict(entry)))
+    content = {"secret": token.secret, "until": time.time() + 3600 * hours, "days": days}
+    write_atomically(ledger / f"{site}.{token.number}.json", _json(content))
     path = folder / f"{site}.token"
     certs.write_secret(path, _json(asdict(token)))
     return path
@@ -119,13 +126,14 @@ def enrol(folder: Path, request_file: Path) -> tuple[str, Path]:
             f"{request_file}: whoever made it does not know the secret of the token for {entry.site}, or it was "
             "changed on the way. The token is still good. Ask the site for its request again."
         )
-    if datetime.now(UTC) > datetime.fromisoformat(entry.until):
+    if time.time() > entry.until:
+        end = time.strftime("%Y-%m-%d %H:%M", time.gmtime(entry.until))
         raise ConfigError(
-            f"{request_file}: the token for {entry.site} was good until {entry.until[:16]} UTC. "
+            f"{request_file}: the token for {entry.site} was good until {end} UTC. "
             f"Make a new one: fedal certs token {entry.site}"
         )
     key = _requested_key(pem, request_file)
-    _spend(folder, number, request_file)
+    _spend(entry.path, request_file)
     certificate = certs.sign_site(folder, entry.site, key, entry.days)
     path = folder / f"{entry.site}.cert.pem"
     write_atomically(path, certificate.public_bytes(serialization.Encoding.PEM))
@@ -134,12 +142,10 @@ def enrol(folder: Path, request_file: Path) -> tuple[str, Path]:
 
 def void_tokens(folder: Path, site: str) -> int:
     """No open token for this site is good any more; how many there were."""
-    count = 0
-    for path in sorted((folder / LEDGER).glob("*.json")):
-        if certs.read_json(path, "").get("site") == site:
-            _spend(folder, path.stem, path)
-            count += 1
-    return count
+    opened = [*(folder / LEDGER).glob(f"{site}.*.json")]
+    for path in opened:
+        _spend(path, path)
+    return len(opened)
 
 
 def _read_token(path: Path) -> Token:
@@ -171,29 +177,38 @@ def _refuse_other_invitation(out: Path, content: dict[str, Any]) -> None:
 
 def _entry(folder: Path, number: str, request_file: Path) -> Entry:
     certs.federation_of(folder)  # says so when this is no authority
-    if (folder / LEDGER / f"{number}.spent").exists():
-        raise _already_spent(folder, number, request_file)
-    path = folder / LEDGER / f"{number}.json"
-    if not path.exists():
+    found = [*(folder / LEDGER).glob(f"*.{number}.*")]
+    if not found:
         raise ConfigError(f"{request_file}: {folder} never made that token. Is it for another authority (--out)?")
-    return Entry(**certs.read_json(path, "Make a new token."))
-
-
-def _spend(folder: Path, number: str, request_file: Path) -> None:
-    """One rename: of two that try at the same time, one finds nothing to rename."""
-    ledger = folder / LEDGER
+    path = found[0]
+    if path.suffix == SPENT:
+        raise _already_spent(path, request_file)
+    advice = f"Make a new one: fedal certs token {_site_of(path)}"
+    content = certs.read_json(path, advice)
     try:
-        os.rename(ledger / f"{number}.json", ledger / f"{number}.spent")
+        return Entry(path, str(content["secret"]), float(content["until"]), int(content["days"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: damaged ({type(error).__name__}: {error}). {advice}") from None
+
+
+def _site_of(path: Path) -> str:
+    return path.name.partition(".")[0]
+
+
+def _spend(path: Path, request_file: Path) -> None:
+    """One rename: of two that try at the same time, one finds nothing to rename."""
+    try:
+        os.rename(path, path.with_suffix(SPENT))
     except FileNotFoundError:
-        raise _already_spent(folder, number, request_file) from None
-    sync_folder(ledger)
+        raise _already_spent(path, request_file) from None
+    sync_folder(path.parent)
 
 
-def _already_spent(folder: Path, number: str, request_file: Path) -> ConfigError:
-    site = certs.read_json(folder / LEDGER / f"{number}.spent", "").get("site")
+def _already_spent(path: Path, request_file: Path) -> ConfigError:
+    site = _site_of(path)
     return ConfigError(
         f"{request_file}: its token for {site} was spent or voided before; a token is good for one certificate. If "
-        f"{folder / f'{site}.cert.pem'} is not of that site's own request, somebody else has its token: "
+        f"{path.parent.parent / f'{site}.cert.pem'} is not of that site's own request, somebody else has its token: "
         f"fedal certs revoke {site}. Make a new one: fedal certs token {site}"
     )
 
