@@ -1,4 +1,7 @@
-"""What one synchronous exchange costs: fedal's deployment against a bare gRPC stream, with ten client processes each.
+"""What one synchronous exchange costs: fedal's deployment against bare gRPC streams, with ten client processes each.
+
+A bare stream carries bytes that nobody looks at, or logits: read into a tensor and written from one on both sides, in
+fedal's messages, without a check, a round or an identity. Whoever exchanges logits pays at least that.
 
 `python -m benchmarks.latency` keeps the processes of all contenders alive side by side and lets them play blocks of
 exchanges in turn, so that whatever else the machine does hits all alike. An exchange is the time from one moment at
@@ -26,11 +29,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-import fedal.engine.grpc  # noqa: F401 - before gRPC, whose TLS it restricts
+from fedal.engine.grpc import fedal_pb2 as pb  # before gRPC, whose TLS it restricts
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "deployment.md"
@@ -44,14 +47,14 @@ SPAWN = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
 
 @dataclass(frozen=True)
 class Contender:
-    """One server and ten clients; `replies` are the numbers per output that come down."""
+    """One server and ten clients; a bare stream has a `speech`, fedal a `method`."""
 
     name: str
     serve: Callable[[Stage, Contender, Connection], None]
     join: Callable[[Stage, Contender, str], None]
     secure: bool = True
     method: str = ""
-    replies: int = 2
+    speech: Callable[[], Speech] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,76 @@ class Stage:
         return f"127.0.0.1:{self.port}"
 
 
-# the bare stream
+# the bare streams
+
+
+class Speech(Protocol):
+    """What is said on a bare stream: a client's uploads, what the server takes from one and replies to it."""
+
+    def upload(self) -> bytes: ...
+    def heard(self, upload: bytes) -> Any: ...
+    def reply(self, heard: Any) -> bytes: ...
+    def take(self, reply: bytes) -> None: ...
+
+
+class Blank:
+    """As many bytes as FedAL's messages have, and nobody looks at them."""
+
+    def __init__(self) -> None:
+        self._up, self._down = (b"\0" * (count * OUTPUT_BYTES + HEADER_BYTES) for count in (1, 2))
+
+    def upload(self) -> bytes:
+        return self._up
+
+    def heard(self, upload: bytes) -> None: ...
+
+    def reply(self, heard: None) -> bytes:
+        return self._down
+
+    def take(self, reply: bytes) -> None: ...
+
+
+class Logits:
+    """Logits as tensors on both sides, in fedal's messages: the server sends back what it got."""
+
+    def __init__(self) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._f = torch.randn(BATCH, CLASSES)
+
+    def upload(self) -> bytes:
+        message = pb.FromSite()
+        upload = message.upload
+        upload.incarnation, upload.round, upload.exchange, upload.batch = 1 << 47, 1, 1, "0123456789abcdef"
+        _write(upload.payload, "Outputs", "values", self._f)
+        return message.SerializeToString()
+
+    def heard(self, upload: bytes) -> Any:
+        return _read(pb.FromSite.FromString(upload).upload.payload)
+
+    def reply(self, heard: Any) -> bytes:
+        message = pb.FromServer()
+        reply = message.reply
+        reply.incarnation, reply.round, reply.exchange = 1 << 47, 1, 1
+        reply.payload.numbers["count"] = CLIENTS
+        _write(reply.payload, "Consensus", "mean", heard)
+        return message.SerializeToString()
+
+    def take(self, reply: bytes) -> None:
+        _read(pb.FromServer.FromString(reply).reply.payload)
+
+
+def _write(payload: pb.Payload, kind: str, name: str, tensor: Any) -> None:
+    payload.kind = kind
+    payload.tensors.add(name=name, dtype="float32", shape=tensor.shape, data=tensor.numpy().tobytes())
+
+
+def _read(payload: pb.Payload) -> Any:
+    import torch
+
+    (tensor,) = payload.tensors
+    return torch.from_numpy(np.frombuffer(bytearray(tensor.data), tensor.dtype).reshape(tuple(tensor.shape)))
 
 
 def serve_bare(stage: Stage, contender: Contender, turn: Connection) -> None:
@@ -81,7 +153,8 @@ async def _serve_bare(stage: Stage, contender: Contender, turn: Connection) -> N
     from fedal.engine.grpc.certs import read_pem
     from fedal.engine.grpc.channel import server_credentials
 
-    reply = b"\0" * (contender.replies * OUTPUT_BYTES + HEADER_BYTES)
+    assert contender.speech is not None
+    speech = contender.speech()
     arrived: list[asyncio.Future[None]] = []
     times: list[float] = []
 
@@ -104,9 +177,10 @@ async def _serve_bare(stage: Stage, contender: Contender, turn: Connection) -> N
         await mine
 
     async def exchange(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        async for _ in requests:
+        async for message in requests:
+            heard = speech.heard(message)
             await gather()
-            yield reply
+            yield speech.reply(heard)
 
     server = grpc.aio.server(options=[("grpc.http2.min_ping_interval_without_data_ms", 10_000)])
     handler = grpc.stream_stream_rpc_method_handler(exchange, None, None)
@@ -126,14 +200,16 @@ def join_bare(stage: Stage, contender: Contender, name: str) -> None:
     from fedal.engine.grpc.certs import read_invitation
     from fedal.engine.grpc.channel import open_channel
 
-    upload = b"\0" * (OUTPUT_BYTES + HEADER_BYTES)
+    assert contender.speech is not None
+    speech = contender.speech()
     invitation = read_invitation(stage.certificates / name) if contender.secure else None
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     with open_channel(stage.address, invitation) as channel, suppress(grpc.RpcError):
-        outbox.put(upload)
+        outbox.put(speech.upload())
         call = channel.stream_stream("/bare/Exchange", None, None)
-        for _ in call(iter(outbox.get, None), wait_for_ready=True):
-            outbox.put(upload)
+        for message in call(iter(outbox.get, None), wait_for_ready=True):
+            speech.take(message)
+            outbox.put(speech.upload())
 
 
 # fedal
@@ -185,7 +261,7 @@ class Mute:
         self._answer = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(NAMES.index(name)))
 
     def logits(self, x: Any, mode: str = "train") -> Any:
-        return self._answer[: len(x)]
+        return self._answer if len(x) == BATCH else self._answer[: len(x)]
 
     predict = __call__ = logits
 
@@ -219,10 +295,11 @@ def join_fedal(stage: Stage, contender: Contender, name: str) -> None:
 # the race
 
 CONTENDERS = (
-    Contender("bare stream, plain text", serve_bare, join_bare, secure=False),
-    Contender("bare stream, mutual TLS", serve_bare, join_bare),
-    Contender("fedal, no mathematics", serve_fedal, join_fedal, method="echo", replies=1),
-    Contender("fedal, FedMD", serve_fedal, join_fedal, method="fedmd", replies=1),
+    Contender("bare stream of bytes, plain text", serve_bare, join_bare, secure=False, speech=Blank),
+    Contender("bare stream of bytes", serve_bare, join_bare, speech=Blank),
+    Contender("bare stream of logits", serve_bare, join_bare, speech=Logits),
+    Contender("fedal, no mathematics", serve_fedal, join_fedal, method="echo"),
+    Contender("fedal, FedMD", serve_fedal, join_fedal, method="fedmd"),
     Contender("fedal, FedAL", serve_fedal, join_fedal, method="fedal"),
 )
 
@@ -305,19 +382,20 @@ def _free_port() -> int:
 
 
 def as_markdown(scores: dict[str, Score]) -> str:
-    bare = median(scores["bare stream, mutual TLS"].times)
+    of_bytes, of_logits = (median(scores[f"bare stream of {what}"].times) for what in ("bytes", "logits"))
     lines = [
         f"{len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[1]:.0f}; {CLIENTS} client processes, "
         f"{BATCH} x {CLASSES} logits up, the same or twice that down; "
         f"{len(scores['fedal, FedAL'].times)} exchanges each, in interleaved blocks.",
         "",
-        "| exchange | median | 10% to 90% | to the bare stream with TLS | processor at the server | at each client |",
-        "|---|---|---|---|---|---|",
+        "| exchange | median | 10% to 90% | to bytes | to logits | processor at the server | at each client |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, score in scores.items():
         middle, tenths, count = median(score.times), quantiles(score.times, n=10), len(score.times)
         lines.append(
-            f"| {name} | {middle:.1f} ms | {tenths[0]:.1f} to {tenths[-1]:.1f} ms | {middle / bare:.2f} | "
+            f"| {name} | {middle:.1f} ms | {tenths[0]:.1f} to {tenths[-1]:.1f} ms | "
+            f"{middle / of_bytes:.2f} | {middle / of_logits:.2f} | "
             f"{score.server_ms / count:.1f} ms | {score.clients_ms / CLIENTS / count:.2f} ms |"
         )
     return "\n".join(lines)

@@ -95,6 +95,12 @@ def test_the_order_of_a_batch_is_part_of_its_digest() -> None:
     assert digest(indices) != digest(indices[::-1]) != digest(np.array([3, 1]))
 
 
+def test_a_batch_has_its_name_whatever_was_asked_before() -> None:
+    stream, other = BatchStream(10, 4, 0, "public"), BatchStream(10, 4, 0, "public")
+    for step in (0, 1, 5, 4, 0, 3, 2):  # through its epochs of two steps, forth and back
+        assert stream.name(step) == digest(other.indices(step)) == digest(stream.indices(step))
+
+
 def test_a_seeded_block_leaves_the_global_generator_as_it_was() -> None:
     before = torch.get_rng_state()
     with torch_seeded(0, "weights", "a"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+SMALL = 4096  # numbers; of more, numpy may share a sum of squares among threads
+
+
 def is_finite(tensor: Tensor) -> bool:
     if tensor.device.type == "cpu" and tensor.dtype != torch.bfloat16:
         # numpy: 3 to 20 times as fast as torch here, and it keeps the interpreter's lock
-        return bool(np.isfinite(tensor.detach().numpy()).all())
+        values = tensor.detach().numpy()
+        if values.size <= SMALL and math.isfinite(np.vdot(values, values)):  # in one pass; an overflow says nothing
+            return True
+        return bool(np.isfinite(values).all())
     return bool(torch.isfinite(tensor).all())

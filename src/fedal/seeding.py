@@ -51,17 +51,32 @@ class BatchStream:
         self.n_samples, self.batch_size = n_samples, batch_size
         self._key = philox_key(seed, purpose, owner)
         self._pool = np.resize(np.arange(n_samples, dtype=np.int64), max(n_samples, batch_size))
-        self._epoch, self._order = -1, self._pool
+        self._epoch, self._batches, self._names = -1, self._pool[None], [""]
 
     def indices(self, step: int) -> Indices:
         """The batch of global step `step`, the same whatever was asked before.  (B,)"""
-        epoch, position = divmod(step, len(self._pool) // self.batch_size)
-        if epoch != self._epoch:  # a cache, not state: the order is a function of the epoch
-            draws = raw_bits(self._key, epoch, len(self._pool))
-            self._epoch, self._order = epoch, self._pool[np.argsort(draws, kind="stable")]
-        return self._order[position * self.batch_size : (position + 1) * self.batch_size]
+        position = self._position(step)
+        batch: Indices = self._batches[position]
+        return batch
+
+    def name(self, step: int) -> str:
+        """The digest of that batch. All of an epoch get theirs at once: one by one, each would cost ten times that."""
+        position = self._position(step)
+        if not self._names:
+            self._names = [digest(batch) for batch in self._batches]
+        return self._names[position]
+
+    def _position(self, step: int) -> int:
+        """Of a step in its epoch, whose order is drawn if it is not the present one: a cache, not state."""
+        length = len(self._pool) // self.batch_size
+        epoch, position = divmod(step, length)
+        if epoch != self._epoch:
+            order = self._pool[np.argsort(raw_bits(self._key, epoch, len(self._pool)), kind="stable")]
+            self._batches = order[: length * self.batch_size].reshape(length, self.batch_size)
+            self._epoch, self._names = epoch, []
+        return position
 
 
 def digest(indices: Indices) -> str:
     """A short name of a batch: equal exactly when the indices and their order are."""
-    return hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()[:16]
+    return hashlib.sha256(np.ascontiguousarray(indices, "<i8").data).hexdigest()[:16]

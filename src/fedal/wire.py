@@ -43,32 +43,33 @@ class Wire:
                 f'client "{client_id}" answered about public batch {batch}, this exchange is about {expected_batch}. '
                 "Draw the batch with self.public.batch(t, i) in every exchange."
             )
-        return self._pass("up", client_id, message, self.up_bytes)
+        return _copied(self._inspected("up", client_id, message, self.up_bytes))
 
     def down(self, client_id: str, message: object) -> Message:
         """What client `client_id` receives of the server's reply."""
-        return self._pass("down", client_id, message, self.down_bytes)
+        return _copied(self._inspected("down", client_id, message, self.down_bytes))
 
-    def _pass(self, direction: str, client_id: str, message: object, meter: Counter[str]) -> Message:
+    def _inspected(self, direction: str, client_id: str, message: object, meter: Counter[str]) -> Message:
+        """The message itself, once it has passed all checks and is counted."""
         declared = self._declared[direction]
         if not isinstance(message, Message) or type(message) not in declared:
             names = ", ".join(kind.__name__ for kind in declared) or "nothing"
             where = _where(direction, client_id)
             raise WireError(f"{type(message).__name__} {where}: this method declares {names} in that direction.")
-        copies = {}
-        name = ""
+        name, size = "", 0
         try:
             for name in message.header_fields():
                 _refuse_other_than_int(getattr(message, name))
             for name, tensor in message.tensors().items():
-                copies[name] = self._checked(message, name, tensor).clone()
+                self._check(message, name, tensor)
+                size += tensor.nbytes
         except (WireError, NonFiniteError) as error:
             what = f"{type(message).__name__}.{name} {_where(direction, client_id)}"
             raise type(error)(f"{what} {error}") from None
-        meter[client_id] += sum(tensor.nbytes for tensor in copies.values())
-        return message.with_tensors(copies)
+        meter[client_id] += size
+        return message
 
-    def _checked(self, message: Message, name: str, tensor: Tensor) -> Tensor:
+    def _check(self, message: Message, name: str, tensor: Tensor) -> None:
         axes = message.axes_of(name)
         unknown = [axis for axis in axes or () if axis != "*" and axis not in self._sizes]
         if unknown:
@@ -81,10 +82,8 @@ class Wire:
         wanted = getattr(torch, message.whole_numbers[name]) if name in message.whole_numbers else self._dtype
         if tensor.dtype != wanted and (axes is not None or tensor.is_floating_point()):
             raise WireError(f"has numbers of type {tensor.dtype}; this run uses {wanted}.")
-        values = tensor.detach()
-        if values.is_floating_point() and not is_finite(values):
+        if tensor.is_floating_point() and not is_finite(tensor):
             raise NonFiniteError("holds numbers that are not finite. A smaller lr (of either side) usually helps.")
-        return values
 
     def _fits(self, tensor: Tensor, axes: tuple[str, ...]) -> bool:
         return tensor.dim() == len(axes) and all(
@@ -96,6 +95,10 @@ class Wire:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.up_bytes, self.down_bytes = Counter(state["up_bytes"]), Counter(state["down_bytes"])
+
+
+def _copied(message: Message) -> Message:
+    return message.with_tensors({name: tensor.detach().clone() for name, tensor in message.tensors().items()})
 
 
 def _where(direction: str, client_id: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedal.lazy import torch
-from fedal.seeding import BatchStream, Indices, digest
+from fedal.seeding import BatchStream, Indices
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,7 +98,6 @@ class PublicData:
     def __init__(self, samples: Samples, stream: BatchStream, tau: int) -> None:
         self._samples, self._stream, self._tau = samples, stream, tau
         self.drawn: str | None = None  # the digest of the newest batch: it goes with the answer
-        self._named = (-1, "")  # the newest step and the name of its batch: a server is asked once per client
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -118,8 +117,4 @@ class PublicData:
 
     def digest(self, t: int, i: int) -> str:
         """The name of that batch."""
-        step, (named, name) = t * self._tau + i, self._named
-        if step != named:
-            name = digest(self._stream.indices(step))
-            self._named = step, name
-        return name
+        return self._stream.name(t * self._tau + i)

@@ -116,14 +116,9 @@ class Federation:
             uploads = {n: passed[n] for n in self.clients if n in passed}  # in roster order, whoever is stacked
             self._observe(uploads)
             asks, replies = _send(server, uploads, t, exchange)
-            for turn in turns:
-                silent = [n for n in turn.client_ids if not replies or n not in replies]
-                if silent:
-                    raise OutOfStepError(
-                        f'round {t}, exchange {exchange}: the server has no reply for client "{silent[0]}".'
-                    )
-                with _reported(f"round {t}, exchange {exchange}"):
-                    turn.receive([self.wire.down(n, (replies or {})[n]) for n in turn.client_ids])
+            with _reported(f"round {t}, exchange {exchange}"):
+                for turn in turns:
+                    turn.receive([self.wire.down(n, _reply_to(n, replies)) for n in turn.client_ids])
         raise AssertionError("unreachable")
 
     def _advance_all(self, t: int, exchange: int, turns: list[_Turn]) -> None:
@@ -190,6 +185,12 @@ def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -
             return True, replies
         except StopIteration as stop:
             return False, stop.value
+
+
+def _reply_to(client_id: str, replies: Replies | None) -> Message:
+    if not replies or client_id not in replies:
+        raise OutOfStepError(f'the server has no reply for client "{client_id}".')
+    return replies[client_id]
 
 
 def _refuse_out_of_step(turns: list[_Turn], asks: bool, t: int, exchange: int) -> None:

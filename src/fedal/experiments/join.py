@@ -260,19 +260,24 @@ class Site:
     def _advance(self, reply: Message | None) -> pb.FromSite:
         """Runs the client's half to its next upload or to the end of its round."""
         assert self._round is not None
-        where: dict[str, Any] = dict(incarnation=self._position[0], round=self._position[1], exchange=self._exchange)
+        answer = pb.FromSite()
         try:
             upload = next(self._round) if reply is None else self._round.send(reply)
         except StopIteration:
             self._round, self._rounds = None, self._begin.round + 1
-            self._sent = pb.FromSite(done=pb.Done(**where, **self._ended()))
+            answer.done.MergeFrom(self._ended())
+            body: pb.Done | pb.Upload = answer.done
         else:
-            batch = (self._logic._public.drawn or "") if self._logic._public and upload.about_batch else ""
-            self._sent = pb.FromSite(upload=pb.Upload(**where, batch=batch, payload=encode(upload)))
-        return self._sent
+            encode(upload, answer.upload.payload)
+            if self._logic._public and upload.about_batch:
+                answer.upload.batch = self._logic._public.drawn or ""
+            body = answer.upload
+        body.incarnation, body.round, body.exchange = *self._position, self._exchange
+        self._sent = answer
+        return answer
 
-    def _ended(self) -> dict[str, Any]:
-        ended: dict[str, Any] = {"saved": self._begin.save}
+    def _ended(self) -> pb.Done:
+        done = pb.Done(saved=self._begin.save)
         if self._begin.save:
             self._save(self._rounds)
         if self._begin.report:
@@ -280,8 +285,8 @@ class Site:
             value = accuracy(self._learner, samples, labels, torch.arange(len(labels)))
             self._tell(f"round {self._rounds} of {self._total}: own test accuracy {value:.4f}")
             if self._plan.share_metrics:
-                ended["metrics"] = {"test_accuracy": value}
-        return ended
+                done.metrics["test_accuracy"] = value
+        return done
 
     def _sit_out(self) -> None:
         if self._round is not None:

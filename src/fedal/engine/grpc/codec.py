@@ -10,6 +10,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ DTYPES: dict[str, torch.dtype] = {
     "uint8": torch.uint8,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+NUMPY = {name: np.dtype(name) for name in DTYPES}
 LARGEST = 1e6  # of an output or its gradient: far beyond any sound logit, far below overflow of a sum
 MAX_TENSORS = 4096
 MAX_AXES = 8
@@ -37,14 +39,32 @@ HEADER_BYTES = 4096  # names, numbers and framing of a message without free axes
 assert sys.byteorder == "little", "the wire format is little-endian"
 
 
-def encode(message: Message) -> pb.Payload:
-    payload = pb.Payload(kind=type(message).__name__)
+def encode(message: Message, payload: pb.Payload | None = None) -> pb.Payload:
+    """The message as a payload: a new one, or one that is a part of what will be sent, so that nothing is copied."""
+    payload = pb.Payload() if payload is None else payload
+    payload.kind = type(message).__name__
     for name in message.header_fields():
         payload.numbers[name] = getattr(message, name)
     for name, tensor in message.tensors().items():
-        data = tensor.numpy(force=True).tobytes()  # in the order of the indices, wherever they lie
+        array = tensor.numpy(force=tensor.requires_grad or not tensor.is_cpu)  # `force` alone costs four more calls
+        data = array.tobytes()  # in the order of the indices, wherever they lie
         payload.tensors.add(name=name, dtype=NAMES[tensor.dtype], shape=tensor.shape, data=data)
     return payload
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a tensor of a declared kind must be: length of each axis, None for any length; type of its numbers."""
+
+    lengths: tuple[int | None, ...] | None  # None: any shape
+    dtype: str
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        if self.lengths is None or self.lengths == shape:
+            return True
+        return len(shape) == len(self.lengths) and all(
+            wanted in (None, found) for found, wanted in zip(shape, self.lengths, strict=True)
+        )
 
 
 class Reader:
@@ -54,9 +74,16 @@ class Reader:
     """
 
     def __init__(self, declared: Iterable[type[Message]], sizes: Mapping[str, int], dtype: torch.dtype) -> None:
+        lengths = {**sizes, "*": None}
         self._kinds = {kind.__name__: kind for kind in declared}
-        self._sizes = {**sizes, "*": None}  # any length
-        self._dtype = dtype
+        self._forms = {
+            kind: {
+                name: _Form(tuple(lengths[axis] for axis in axes), kind.whole_numbers.get(name, NAMES[dtype]))
+                for name, axes in kind.layout.items()
+            }
+            for kind in self._kinds.values()
+        }
+        self._of_a_model = _Form(None, NAMES[dtype])  # Weights: any names and shapes
 
     def read(self, payload: pb.Payload) -> Message:
         """The message; Refused if it is none of the declared kinds, incomplete or unsound."""
@@ -70,46 +97,39 @@ class Reader:
         if len(payload.tensors) > MAX_TENSORS:
             raise Refused(Code.WRONG_FIELDS, f"{len(payload.tensors)} tensors; the limit is {MAX_TENSORS}.")
         raw = {tensor.name: tensor for tensor in payload.tensors}
-        free = not kind.layout  # Weights: any names
-        if len(raw) != len(payload.tensors) or (raw.keys() != kind.layout.keys() and not free):
-            raise Refused(Code.WRONG_FIELDS, f"{kind.__name__} has the tensors {sorted(kind.layout) or 'of a model'}.")
-        tensors = {name: self._tensor(kind, name, tensor) for name, tensor in raw.items()}
-        if free:
+        forms = self._forms[kind]
+        if len(raw) != len(payload.tensors) or (raw.keys() != forms.keys() and forms):
+            raise Refused(Code.WRONG_FIELDS, f"{kind.__name__} has the tensors {sorted(forms) or 'of a model'}.")
+        tensors = {name: _read_tensor(name, tensor, forms.get(name, self._of_a_model)) for name, tensor in raw.items()}
+        if not forms:
             return kind(**{kind.payload_fields()[0]: tensors}, **numbers)
         return kind(**tensors, **numbers)
 
-    def _tensor(self, kind: type[Message], name: str, tensor: pb.Tensor) -> Tensor:
-        shape, dtype = tuple(tensor.shape), DTYPES.get(tensor.dtype)
-        if dtype is None:
-            raise Refused(Code.WRONG_DTYPE, f"numbers of type {tensor.dtype[:40]!r}; there are {', '.join(DTYPES)}.")
-        if len(shape) > MAX_AXES:
-            raise Refused(Code.WRONG_SHAPE, f"{len(shape)} axes; a tensor has at most {MAX_AXES}.")
-        expected = math.prod(shape) * dtype.itemsize
-        if len(tensor.data) != expected:
-            raise Refused(
-                Code.WRONG_LENGTH, f"{len(tensor.data)} bytes; {list(shape)} of {tensor.dtype} are {expected}."
-            )
-        axes = kind.layout.get(name)
-        if axes is not None:
-            lengths = tuple(self._sizes[axis] for axis in axes)
-            if lengths != shape and not _fits(shape, lengths):
-                raise Refused(Code.WRONG_SHAPE, f"{name} has shape {shape}; expected {lengths}.")
-        wanted = DTYPES[kind.whole_numbers[name]] if name in kind.whole_numbers else self._dtype
-        if dtype != wanted and (axes is not None or dtype.is_floating_point):
-            raise Refused(Code.WRONG_DTYPE, f"{name} has numbers of type {dtype}; expected {wanted}.")
-        array = np.frombuffer(tensor.data, tensor.dtype)
-        if dtype.is_floating_point and array.size:
-            _refuse_unsound(name, float(np.abs(array).max()))  # nan if any is
-        return torch.from_numpy(array.reshape(shape).copy())
+
+def _read_tensor(name: str, tensor: pb.Tensor, form: _Form) -> Tensor:
+    shape, found, data = tuple(tensor.shape), tensor.dtype, tensor.data
+    dtype = NUMPY.get(found)
+    if dtype is None:
+        raise Refused(Code.WRONG_DTYPE, f"numbers of type {found[:40]!r}; there are {', '.join(NUMPY)}.")
+    if len(shape) > MAX_AXES:
+        raise Refused(Code.WRONG_SHAPE, f"{len(shape)} axes; a tensor has at most {MAX_AXES}.")
+    expected = math.prod(shape) * dtype.itemsize
+    if len(data) != expected:
+        raise Refused(Code.WRONG_LENGTH, f"{len(data)} bytes; {list(shape)} of {found} are {expected}.")
+    if not form.fits(shape):
+        raise Refused(Code.WRONG_SHAPE, f"{name} has shape {shape}; expected {form.lengths}.")
+    if found != form.dtype and (form.lengths is not None or dtype.kind == "f"):  # a model may count in whole numbers
+        raise Refused(Code.WRONG_DTYPE, f"{name} has numbers of type {found}; expected {form.dtype}.")
+    array = np.frombuffer(bytearray(data), dtype)
+    if dtype.kind == "f":
+        _refuse_unsound(name, array)
+    return torch.from_numpy(array.reshape(shape))
 
 
-def _fits(shape: tuple[int, ...], lengths: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(lengths) and all(
-        wanted in (None, found) for found, wanted in zip(shape, lengths, strict=True)
-    )
-
-
-def _refuse_unsound(name: str, largest: float) -> None:
+def _refuse_unsound(name: str, array: NDArray[Any]) -> None:
+    if np.vdot(array, array) <= LARGEST**2:  # so is each of the squares; never true of nan
+        return
+    largest = float(np.abs(array).max())  # nan if any is
     if not math.isfinite(largest):
         raise Refused(Code.NOT_FINITE, f"{name} holds numbers that are not finite.")
     if largest > LARGEST:

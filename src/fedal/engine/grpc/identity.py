@@ -5,7 +5,7 @@ So certificates are renewed and revoked without a restart. A file that cannot be
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,11 +31,20 @@ class ServerIdentity:
             log("warning", text=f"{warning}.")
         self._pem_versions, self._list_version = self._versions(*PEMS), self._versions(REVOKED)
         self._revoked = revoked_serials(folder / REVOKED, self._pems.authority)
+        self._looked_at = time.monotonic()
 
     def credentials(self) -> grpc.ServerCredentials:
         return server_credentials(self._pems.authority, self._pems.certificate, self._pems.key, renewed=self._renewed)
 
-    def refuse_revoked(self, serial: int) -> None:
+    def refuse_revoked(self, serial: int, age_s: float = 0.0) -> None:
+        """A list that was looked at within the last `age_s` will do."""
+        if (now := time.monotonic()) - self._looked_at >= age_s:
+            self._looked_at = now
+            self._read_revoked()
+        if serial in self._revoked:
+            raise Refused(Code.REVOKED, "the operator has revoked this certificate. Ask for a new invitation.")
+
+    def _read_revoked(self) -> None:
         found = self._versions(REVOKED)
         if found != self._list_version:
             self._list_version = found
@@ -44,8 +53,6 @@ class ServerIdentity:
                 self._log("revocations", count=len(self._revoked))
             except ConfigError as error:
                 self._log("warning", text=f"{error} The list from before stays in force.")
-        if serial in self._revoked:
-            raise Refused(Code.REVOKED, "the operator has revoked this certificate. Ask for a new invitation.")
 
     def _renewed(self) -> Pems | None:
         """Asked at every handshake: the files if they have changed."""
@@ -63,17 +70,16 @@ class ServerIdentity:
         return pems
 
     def _versions(self, *names: str) -> Versions:
-        return tuple(_version(os.path.join(self._folder, name)) for name in names)
+        return tuple(_version(self._folder / name) for name in names)
 
 
 def serial_of(certificate: bytes) -> int:
     return x509.load_pem_x509_certificate(certificate).serial_number
 
 
-def _version(path: str) -> tuple[int, int] | None:
-    """Asked for every message of every site: without pathlib, which costs more than the question."""
+def _version(path: Path) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        found = path.stat()
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino

@@ -135,7 +135,8 @@ class Seat:
                     self._link.send(self._asked)
                     self._link.flush()
                 return
-            self._refuse_unasked(key)
+            if key != self._awaits:
+                self._refuse_unasked(key)
             if isinstance(body, pb.Upload):
                 answer = Answer(self._validate(self.site, body), body.batch or None)
             else:
@@ -168,8 +169,9 @@ class Seat:
     def wait(self) -> Answer:
         """The answer to the newest question."""
         with self._changed:
-            left_s = self._asked_at + self._deadline_s - time.monotonic()
-            self._changed.wait_for(lambda: self._answer is not None or self._lost != "", max(left_s, 0.0))
+            if self._answer is None:
+                left_s = self._asked_at + self._deadline_s - time.monotonic()
+                self._changed.wait_for(lambda: self._answer is not None or self._lost != "", max(left_s, 0.0))
             if self._answer is not None:
                 return self._answer
             reason = self._lost or f"no answer within {self._deadline_s:g} s"
@@ -243,8 +245,11 @@ class RemoteClient(ClientLogic):
         if reply is None:
             self._exchange, question = 0, pb.FromServer(begin=self.begin)
         else:
-            answer = pb.Reply(incarnation=incarnation, round=t, exchange=self._exchange, payload=encode(reply))
-            self._exchange, question = self._exchange + 1, pb.FromServer(reply=answer)
+            question = pb.FromServer()
+            answer = question.reply  # written in place: no copy
+            answer.incarnation, answer.round, answer.exchange = incarnation, t, self._exchange
+            encode(reply, answer.payload)
+            self._exchange += 1
         self._seat.ask(question, (incarnation, t, self._exchange))
 
     def round(self, t: int) -> ClientRound:
@@ -256,12 +261,15 @@ class RemoteClient(ClientLogic):
 
 
 class ReadWire(Wire):
-    """The server's end: an upload was checked and copied when it was read, so it is only counted."""
+    """The server's end: an upload was checked and copied when it was read, a reply is copied when it is written."""
 
     def up(self, client_id: str, message: object, batch: str | None, expected_batch: str | None) -> Message:
         assert isinstance(message, Message)
         self.up_bytes[client_id] += sum(tensor.nbytes for tensor in message.tensors().values())
         return message
+
+    def down(self, client_id: str, message: object) -> Message:
+        return self._inspected("down", client_id, message, self.down_bytes)
 
 
 class InTurn:
