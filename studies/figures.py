@@ -75,7 +75,8 @@ def _look_closely(axes: Any, results: Results) -> None:
     floor = ends[best] - NEAR
     if curves[best][len(curves[best]) // 2] < floor:
         return
-    axes.set_ylim(floor, ends[best] + (ends[best] - floor) / 8)
+    top = max(max(result.curve["test_accuracy"]) for found in results.values() for result in found.values())
+    axes.set_ylim(floor, top + NEAR / 16)
     below = [f"{name} ends at {end:.3f}" for name, end in ends.items() if end < floor]
     text = "\n".join(below)  # top left: where curves that rise are not
     axes.annotate(text, (0.02, 0.98), xycoords="axes fraction", size=8, color=SOFT, va="top")
