@@ -5,7 +5,7 @@ So certificates are renewed and revoked without a restart. A file that cannot be
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from fedal.engine.grpc.refusals import Code, Refused
 from fedal.errors import ConfigError
 
 Log = Callable[..., None]
-Versions = tuple[tuple[int, int] | None, ...]
+Version = tuple[int, int]
 
 
 class ServerIdentity:
@@ -26,26 +26,18 @@ class ServerIdentity:
 
     def __init__(self, folder: Path, log: Log) -> None:
         self._folder, self._log = folder, log
+        self._list = os.path.join(folder, REVOKED)  # asked for at every message: made once, and not by pathlib
         self._pems = read_pems(folder)
         if warning := check_pems(self._pems, folder):
             log("warning", text=f"{warning}.")
-        self._pem_versions, self._list_version = self._versions(*PEMS), self._versions(REVOKED)
+        self._pem_versions, self._list_version = self._versions(), _version(self._list)
         self._revoked = revoked_serials(folder / REVOKED, self._pems.authority)
-        self._looked_at = time.monotonic()
 
     def credentials(self) -> grpc.ServerCredentials:
         return server_credentials(self._pems.authority, self._pems.certificate, self._pems.key, renewed=self._renewed)
 
-    def refuse_revoked(self, serial: int, age_s: float = 0.0) -> None:
-        """A list that was looked at within the last `age_s` will do."""
-        if (now := time.monotonic()) - self._looked_at >= age_s:
-            self._looked_at = now
-            self._read_revoked()
-        if serial in self._revoked:
-            raise Refused(Code.REVOKED, "the operator has revoked this certificate. Ask for a new invitation.")
-
-    def _read_revoked(self) -> None:
-        found = self._versions(REVOKED)
+    def refuse_revoked(self, serial: int) -> None:
+        found = _version(self._list)
         if found != self._list_version:
             self._list_version = found
             try:
@@ -53,10 +45,12 @@ class ServerIdentity:
                 self._log("revocations", count=len(self._revoked))
             except ConfigError as error:
                 self._log("warning", text=f"{error} The list from before stays in force.")
+        if serial in self._revoked:
+            raise Refused(Code.REVOKED, "the operator has revoked this certificate. Ask for a new invitation.")
 
     def _renewed(self) -> Pems | None:
         """Asked at every handshake: the files if they have changed."""
-        found = self._versions(*PEMS)
+        found = self._versions()
         if found == self._pem_versions:
             return None
         try:
@@ -69,17 +63,17 @@ class ServerIdentity:
         self._log("certificate renewed")
         return pems
 
-    def _versions(self, *names: str) -> Versions:
-        return tuple(_version(self._folder / name) for name in names)
+    def _versions(self) -> tuple[Version | None, ...]:
+        return tuple(_version(os.path.join(self._folder, name)) for name in PEMS)
 
 
 def serial_of(certificate: bytes) -> int:
     return x509.load_pem_x509_certificate(certificate).serial_number
 
 
-def _version(path: Path) -> tuple[int, int] | None:
+def _version(path: str) -> Version | None:
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino

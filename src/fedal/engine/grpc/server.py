@@ -29,7 +29,6 @@ from fedal.engine.grpc.seats import Seat
 from fedal.errors import ConfigError
 
 HELLO_S = 10.0
-REVOKED_S = 0.05  # for so long a stream may live on: to look at the list for every message costs a fifth of reading it
 Log = Callable[..., None]
 
 
@@ -161,7 +160,7 @@ class Reception:
         seat: Seat | None = None
         try:
             first = _parsed(await asyncio.wait_for(anext(aiter(requests)), HELLO_S))
-            refuse_revoked = self._revocation(context, REVOKED_S)
+            refuse_revoked = self._revocation(context)
             seat = self._let_in(first, context)
             seat.connect(stream, first.hello, self._desk.welcome())
             self._desk.log("joined", site=seat.site)
@@ -202,12 +201,12 @@ class Reception:
         self._desk.admit(hello)
         return seat
 
-    def _revocation(self, context: Any, age_s: float = 0.0) -> Callable[[], None]:
-        """Raises Refused when the caller's certificate is revoked; by a list that is no older than `age_s`."""
+    def _revocation(self, context: Any) -> Callable[[], None]:
+        """Raises Refused as soon as the caller's certificate is revoked."""
         if self._identity is None:
             return lambda: None
         (certificate,) = context.auth_context()["x509_pem_cert"]
-        return partial(self._identity.refuse_revoked, serial_of(certificate), age_s)
+        return partial(self._identity.refuse_revoked, serial_of(certificate))
 
     def _caller(self, context: Any, claimed: str) -> str:
         """The site that the certificate names; on plain loopback what is claimed."""
