@@ -21,9 +21,10 @@ class EchoServer(ServerLogic):
 
 class EchoClient(ClientLogic):
     def round(self, t: int) -> ClientRound:
+        public = self.public
         for i in range(self.hp.tau):
-            self.public.drawn = self.public.digest(t, i)  # the batch is named, its samples are only counted,
-            counted: Any = self.public.ids(t, i)  # which is all that a mute learner does with them
+            public.drawn = public.digest(t, i)  # the batch is named, its samples are only counted,
+            counted: Any = public.ids(t, i)  # which is all that a mute learner does with them
             yield Outputs(self.learner.logits(counted))
 
 

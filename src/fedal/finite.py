@@ -17,9 +17,9 @@ SMALL = 4096  # numbers; of more, numpy may share a sum of squares among threads
 
 
 def is_finite(tensor: Tensor) -> bool:
-    if tensor.device.type == "cpu" and tensor.dtype != torch.bfloat16:
+    if tensor.is_cpu and tensor.dtype != torch.bfloat16:
         # numpy: 3 to 20 times as fast as torch here, and it keeps the interpreter's lock
-        values = tensor.detach().numpy()
+        values = (tensor.detach() if tensor.requires_grad else tensor).numpy()
         if values.size <= SMALL and math.isfinite(np.vdot(values, values)):  # in one pass; an overflow says nothing
             return True
         return bool(np.isfinite(values).all())

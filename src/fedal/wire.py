@@ -33,6 +33,12 @@ class Wire:
         self._declared = {"up": tuple(up), "down": tuple(down)}
         self._sizes = dict(sizes)  # axis name -> length, for instance {"B": 32, "K": 10}
         self._dtype = dtype
+        self._exact = {  # what a tensor without free axes must be: compared at once, and looked at closer if it differs
+            (kind, name): (tuple(self._sizes[axis] for axis in axes), self._wanted(kind, name))
+            for kind in {*self._declared["up"], *self._declared["down"]}
+            for name, axes in kind.layout.items()
+            if self._sizes.keys() >= {*axes}
+        }
         self.up_bytes: Counter[str] = Counter()
         self.down_bytes: Counter[str] = Counter()
 
@@ -59,7 +65,9 @@ class Wire:
         name, size = "", 0
         try:
             for name in message.header_fields():
-                _refuse_other_than_int(getattr(message, name))
+                if type(getattr(message, name)) is not int:
+                    found = type(getattr(message, name)).__name__
+                    raise WireError(f"is a {found}: only the tensors of its layout and plain integers may cross.")
             for name, tensor in message.tensors().items():
                 self._check(message, name, tensor)
                 size += tensor.nbytes
@@ -70,6 +78,13 @@ class Wire:
         return message
 
     def _check(self, message: Message, name: str, tensor: Tensor) -> None:
+        exact = self._exact.get((type(message), name))
+        if not isinstance(tensor, torch.Tensor) or (tensor.shape, tensor.dtype) != exact:
+            self._check_form(message, name, tensor)
+        if tensor.is_floating_point() and not is_finite(tensor):
+            raise NonFiniteError("holds numbers that are not finite. A smaller lr (of either side) usually helps.")
+
+    def _check_form(self, message: Message, name: str, tensor: Tensor) -> None:
         axes = message.axes_of(name)
         unknown = [axis for axis in axes or () if axis != "*" and axis not in self._sizes]
         if unknown:
@@ -79,11 +94,13 @@ class Wire:
         if axes is not None and not self._fits(tensor, axes):
             expected = ", ".join(f"{axis} = {self._sizes[axis]}" if axis != "*" else "any" for axis in axes)
             raise WireError(f"has shape {tuple(tensor.shape)}; expected ({expected}).")
-        wanted = getattr(torch, message.whole_numbers[name]) if name in message.whole_numbers else self._dtype
+        wanted = self._wanted(type(message), name)
         if tensor.dtype != wanted and (axes is not None or tensor.is_floating_point()):
             raise WireError(f"has numbers of type {tensor.dtype}; this run uses {wanted}.")
-        if tensor.is_floating_point() and not is_finite(tensor):
-            raise NonFiniteError("holds numbers that are not finite. A smaller lr (of either side) usually helps.")
+
+    def _wanted(self, kind: type[Message], name: str) -> torch.dtype:
+        """The type that the numbers of a field must have."""
+        return getattr(torch, kind.whole_numbers[name]) if name in kind.whole_numbers else self._dtype
 
     def _fits(self, tensor: Tensor, axes: tuple[str, ...]) -> bool:
         return tensor.dim() == len(axes) and all(
@@ -103,9 +120,3 @@ def _copied(message: Message) -> Message:
 
 def _where(direction: str, client_id: str) -> str:
     return f'from client "{client_id}"' if direction == "up" else f'to client "{client_id}"'
-
-
-def _refuse_other_than_int(number: object) -> None:
-    if type(number) is not int:
-        found = type(number).__name__
-        raise WireError(f"is a {found}: only the tensors of its layout and plain integers may cross.")

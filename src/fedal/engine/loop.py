@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -13,6 +12,9 @@ from fedal.errors import FedalError, OutOfStepError, RunError
 from fedal.messages import Message
 from fedal.methods.base import ClientLogic, ClientRound, Replies, ServerLogic, ServerRound, Uploads
 from fedal.wire import Wire
+
+IsAbsent = Callable[[str, int], bool]
+"""Whether a client misses an exchange of a round."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -47,6 +49,11 @@ class _Turn:
     upload: Message | None = None
     missed: bool = False
 
+    def about(self) -> str | None:
+        """The public batch that its upload speaks of."""
+        public, upload = self.logic._public, self.upload
+        return public.drawn if public is not None and isinstance(upload, Message) and upload.about_batch else None
+
     def uploads(self) -> list[Message | None]:
         """What each client says."""
         if len(self.client_ids) > 1 and isinstance(self.upload, Message):
@@ -72,9 +79,7 @@ class Federation:
         self._workers, self._observe = workers, observe
         self._seconds: dict[str, float] = {}  # what each client's last step took
 
-    def play_round(
-        self, t: int, is_absent: Callable[[str, int], bool] = lambda client_id, exchange: False
-    ) -> list[str]:
+    def play_round(self, t: int, is_absent: IsAbsent | None = None) -> list[str]:
         """Plays round t and gives the clients that took part to its end.
 
         A client that misses an exchange is closed, keeps its weights, sits out the round and returns at the next.
@@ -94,31 +99,25 @@ class Federation:
             stacks.setdefault(id(logic), []).append(n)
         return [_Turn(names, self.clients[names[0]], _begun(self.clients[names[0]], t)) for names in stacks.values()]
 
-    def _exchange(
-        self, t: int, turns: list[_Turn], server: ServerRound, is_absent: Callable[[str, int], bool]
-    ) -> list[str]:
+    def _exchange(self, t: int, turns: list[_Turn], server: ServerRound, is_absent: IsAbsent | None) -> list[str]:
         asks, _ = _send(server, None, t, 0)
         for exchange in itertools.count():
-            for turn in turns:
-                turn.missed = any(is_absent(n, exchange) for n in turn.client_ids)
-            self._let_go(turns)
+            if is_absent is not None:
+                for turn in turns:
+                    turn.missed = any(is_absent(n, exchange) for n in turn.client_ids)
+                self._let_go(turns)
             for turn in turns:
                 turn.logic.hear(turn.reply)
             self._advance_all(t, exchange, turns)
             self._let_go(turns)
             _refuse_out_of_step(turns, asks, t, exchange)
-            present = {n for turn in turns for n in turn.client_ids}
             if not asks:
+                present = {n for turn in turns for n in turn.client_ids}
                 return [n for n in self.clients if n in present]
-            batch = self.server.expected_batch(t, exchange)
-            with _reported(f"round {t}, exchange {exchange}"):
-                passed = {n: message for turn in turns for n, message in self._up(turn, batch).items()}
-            uploads = {n: passed[n] for n in self.clients if n in passed}  # in roster order, whoever is stacked
+            uploads = self._up(t, exchange, turns)
             self._observe(uploads)
             asks, replies = _send(server, uploads, t, exchange)
-            with _reported(f"round {t}, exchange {exchange}"):
-                for turn in turns:
-                    turn.receive([self.wire.down(n, _reply_to(n, replies)) for n in turn.client_ids])
+            self._down(t, exchange, turns, replies)
         raise AssertionError("unreachable")
 
     def _advance_all(self, t: int, exchange: int, turns: list[_Turn]) -> None:
@@ -129,11 +128,25 @@ class Federation:
 
         self._workers.map(advance, turns, cost=lambda turn: self._seconds.get(turn.client_ids[0], 0.0))
 
-    def _up(self, turn: _Turn, batch: str | None) -> dict[str, Message]:
-        public = turn.logic._public
-        speaks_of = public.drawn if public and isinstance(turn.upload, Message) and turn.upload.about_batch else None
-        each = zip(turn.client_ids, turn.uploads(), strict=True)
-        return {n: self.wire.up(n, upload, speaks_of, batch) for n, upload in each}
+    def _up(self, t: int, exchange: int, turns: list[_Turn]) -> dict[str, Message]:
+        """What the server receives, in roster order, whoever is stacked."""
+        passed: dict[str, Message] = {}
+        try:
+            batch = self.server.expected_batch(t, exchange)
+            for turn in turns:
+                about = turn.about()
+                for n, upload in zip(turn.client_ids, turn.uploads(), strict=True):
+                    passed[n] = self.wire.up(n, upload, about, batch)
+        except Exception as error:
+            raise _told(f"round {t}, exchange {exchange}", error) from error
+        return {n: passed[n] for n in self.clients if n in passed}
+
+    def _down(self, t: int, exchange: int, turns: list[_Turn], replies: Replies | None) -> None:
+        try:
+            for turn in turns:
+                turn.receive([self.wire.down(n, _reply_to(n, replies)) for n in turn.client_ids])
+        except Exception as error:
+            raise _told(f"round {t}, exchange {exchange}", error) from error
 
     def _let_go(self, turns: list[_Turn]) -> None:
         """Closes those who miss this exchange and takes them out of the round; a stack goes as a whole."""
@@ -147,44 +160,44 @@ class Federation:
         turn.logic.learner.forget()
 
 
-@contextmanager
-def _reported(where: str) -> Iterator[None]:
-    """Whatever goes wrong inside says where: a mistake that explains itself keeps its kind, others become RunError."""
-    try:
-        yield
-    except FedalError as error:
-        raise type(error)(f"{where}: {error}") from error
-    except Exception as error:
-        raise RunError(f"{where}: {type(error).__name__}: {error}") from error
+def _told(where: str, error: Exception) -> FedalError:
+    """The error with its place in front: a mistake that explains itself keeps its kind, others become RunError."""
+    if isinstance(error, FedalError):
+        return type(error)(f"{where}: {error}")
+    return RunError(f"{where}: {type(error).__name__}: {error}")
 
 
 def _begun(logic: ClientLogic, t: int) -> ClientRound:
-    with _reported(f'client "{logic.client_id}", round {t}'):
+    try:
         begun = logic.round(t)
         if not isinstance(begun, Generator):
             raise TypeError(f"{type(logic).__name__}.round has no yield; one without exchanges ends in `yield from ()`")
         return begun
+    except Exception as error:
+        raise _told(f'client "{logic.client_id}", round {t}', error) from error
 
 
 def _advance(turn: _Turn, t: int, exchange: int) -> None:
     """Runs a client to its next upload or to the end of its round. Any thread may do it."""
-    with _reported(f'client "{turn.logic.client_id}", round {t}, exchange {exchange}'):
-        try:
-            turn.upload = next(turn.round) if exchange == 0 else turn.round.send(turn.reply)
-        except StopIteration:
-            turn.upload = None
-        except MissedExchange:
-            turn.missed = True
+    try:
+        turn.upload = next(turn.round) if exchange == 0 else turn.round.send(turn.reply)
+    except StopIteration:
+        turn.upload = None
+    except MissedExchange:
+        turn.missed = True
+    except Exception as error:
+        raise _told(f'client "{turn.logic.client_id}", round {t}, exchange {exchange}', error) from error
 
 
 def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -> tuple[bool, Replies | None]:
     """Whether the server wants further uploads, and its replies to the last ones."""
-    with _reported(f"server, round {t}, exchange {exchange}"):
-        try:
-            replies: Any = next(server) if uploads is None else server.send(uploads)
-            return True, replies
-        except StopIteration as stop:
-            return False, stop.value
+    try:
+        replies: Any = next(server) if uploads is None else server.send(uploads)
+        return True, replies
+    except StopIteration as stop:
+        return False, stop.value
+    except Exception as error:
+        raise _told(f"server, round {t}, exchange {exchange}", error) from error
 
 
 def _reply_to(client_id: str, replies: Replies | None) -> Message:

@@ -73,7 +73,7 @@ class ClientGroup:
         except StopIteration:
             upload = None
         public = self._clients[client]._public
-        return Step(upload, public.drawn if public else None, tuple(self._finished))
+        return Step(upload, public.drawn if public is not None else None, tuple(self._finished))
 
     def forget(self, client: str) -> None:
         if client in self._rounds:

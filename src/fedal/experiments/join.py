@@ -269,7 +269,7 @@ class Site:
             body: pb.Done | pb.Upload = answer.done
         else:
             encode(upload, answer.upload.payload)
-            if self._logic._public and upload.about_batch:
+            if self._logic._public is not None and upload.about_batch:
                 answer.upload.batch = self._logic._public.drawn or ""
             body = answer.upload
         body.incarnation, body.round, body.exchange = *self._position, self._exchange

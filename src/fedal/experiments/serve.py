@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,7 @@ class Service:
             learners = {name: build_learner(config, plan.task, name, model, public) for name, model in names.items()}
             self._feature_width = refuse_misfits(method, learners, names)
         self.server = build_server(config, plan.task, public, names, self._feature_width)
+        self._expected_batch = lru_cache(maxsize=1)(self.server.expected_batch)  # one for all uploads of an exchange
         sizes = axis_lengths(config, plan.task, self._feature_width)
         self.wire = ReadWire(method.up, method.down, sizes, dtype)
         self._reader = Reader(method.up, sizes, dtype)
@@ -208,8 +210,8 @@ class Service:
             )  # fmt: skip
         self._state = "training"
         absent = {name for name, seat in self.seats.items() if not seat.connected}
-        skips = absent if self._deployment.policy == "continue" else set()
-        present = self._federation.play_round(t, lambda n, exchange: exchange == 0 and n in skips)
+        skips = absent and self._deployment.policy == "continue"
+        present = self._federation.play_round(t, (lambda n, exchange: exchange == 0 and n in absent) if skips else None)
         if len(present) < self._deployment.min_clients and self._config.method_object().exchanges:
             raise RoundLost(f"{Code.COHORT_TOO_SMALL}: {len(present)} sites are left")
         self._rounds = t + 1
@@ -273,7 +275,7 @@ class Service:
 
     def _validate(self, site: str, upload: pb.Upload) -> Message:
         message = self._reader.read(upload.payload)
-        expected = self.server.expected_batch(upload.round, upload.exchange)
+        expected = self._expected_batch(upload.round, upload.exchange)
         if (upload.batch or None if message.about_batch else None) != expected:
             raise Refused(Code.WRONG_BATCH, f"an answer about batch {upload.batch[:40]!r}; expected {expected}.")
         return message

@@ -239,7 +239,7 @@ class ServerLogic:
 
     def expected_batch(self, t: int, i: int) -> str | None:
         """The digest of the public batch that exchange i of round t is about; None when it is about no batch."""
-        return self.public.digest(t, i) if self.public and i < self.hp.tau else None
+        return self.public.digest(t, i) if self.public is not None and i < self.hp.tau else None
 
     def state_dict(self) -> State:
         return {}

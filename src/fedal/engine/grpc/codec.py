@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 NUMPY = {name: np.dtype(name) for name in DTYPES}
 LARGEST = 1e6  # of an output or its gradient: far beyond any sound logit, far below overflow of a sum
+LARGEST_SQUARE = LARGEST**2
 MAX_TENSORS = 4096
 MAX_AXES = 8
 HEADER_BYTES = 4096  # names, numbers and framing of a message without free axes
@@ -58,6 +60,14 @@ class _Form:
 
     lengths: tuple[int | None, ...] | None  # None: any shape
     dtype: str
+
+    @cached_property
+    def exact(self) -> tuple[tuple[int, ...], str, int] | None:
+        """The only shape, type and number of bytes that will do, if there is only one."""
+        if self.lengths is None or None in self.lengths:
+            return None
+        shape = tuple(length for length in self.lengths if length is not None)
+        return shape, self.dtype, math.prod(shape) * NUMPY[self.dtype].itemsize
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         if self.lengths is None or self.lengths == shape:
@@ -91,9 +101,10 @@ class Reader:
         if kind is None:
             declared = ", ".join(self._kinds)
             raise Refused(Code.UNDECLARED, f"a message of kind {payload.kind[:40]!r}; declared: {declared}.")
-        numbers = dict(payload.numbers)
-        if numbers.keys() != set(kind.header_fields()):
-            raise Refused(Code.WRONG_FIELDS, f"{kind.__name__} has the numbers {sorted(kind.header_fields())}.")
+        names, found = kind.header_fields(), payload.numbers
+        if len(found) != len(names) or not all(map(found.__contains__, names)):
+            raise Refused(Code.WRONG_FIELDS, f"{kind.__name__} has the numbers {sorted(names)}.")
+        numbers = {name: found[name] for name in names}
         if len(payload.tensors) > MAX_TENSORS:
             raise Refused(Code.WRONG_FIELDS, f"{len(payload.tensors)} tensors; the limit is {MAX_TENSORS}.")
         raw = {tensor.name: tensor for tensor in payload.tensors}
@@ -108,26 +119,32 @@ class Reader:
 
 def _read_tensor(name: str, tensor: pb.Tensor, form: _Form) -> Tensor:
     shape, found, data = tuple(tensor.shape), tensor.dtype, tensor.data
-    dtype = NUMPY.get(found)
-    if dtype is None:
-        raise Refused(Code.WRONG_DTYPE, f"numbers of type {found[:40]!r}; there are {', '.join(NUMPY)}.")
-    if len(shape) > MAX_AXES:
-        raise Refused(Code.WRONG_SHAPE, f"{len(shape)} axes; a tensor has at most {MAX_AXES}.")
-    expected = math.prod(shape) * dtype.itemsize
-    if len(data) != expected:
-        raise Refused(Code.WRONG_LENGTH, f"{len(data)} bytes; {list(shape)} of {found} are {expected}.")
-    if not form.fits(shape):
-        raise Refused(Code.WRONG_SHAPE, f"{name} has shape {shape}; expected {form.lengths}.")
-    if found != form.dtype and (form.lengths is not None or dtype.kind == "f"):  # a model may count in whole numbers
-        raise Refused(Code.WRONG_DTYPE, f"{name} has numbers of type {found}; expected {form.dtype}.")
+    if (shape, found, len(data)) != form.exact:
+        _refuse_misfit(name, shape, found, len(data), form)
+    dtype = NUMPY[found]
     array = np.frombuffer(bytearray(data), dtype)
     if dtype.kind == "f":
         _refuse_unsound(name, array)
     return torch.from_numpy(array.reshape(shape))
 
 
+def _refuse_misfit(name: str, shape: tuple[int, ...], found: str, size: int, form: _Form) -> None:
+    dtype = NUMPY.get(found)
+    if dtype is None:
+        raise Refused(Code.WRONG_DTYPE, f"numbers of type {found[:40]!r}; there are {', '.join(NUMPY)}.")
+    if len(shape) > MAX_AXES:
+        raise Refused(Code.WRONG_SHAPE, f"{len(shape)} axes; a tensor has at most {MAX_AXES}.")
+    expected = math.prod(shape) * dtype.itemsize
+    if size != expected:
+        raise Refused(Code.WRONG_LENGTH, f"{size} bytes; {list(shape)} of {found} are {expected}.")
+    if not form.fits(shape):
+        raise Refused(Code.WRONG_SHAPE, f"{name} has shape {shape}; expected {form.lengths}.")
+    if found != form.dtype and (form.lengths is not None or dtype.kind == "f"):  # a model may count in whole numbers
+        raise Refused(Code.WRONG_DTYPE, f"{name} has numbers of type {found}; expected {form.dtype}.")
+
+
 def _refuse_unsound(name: str, array: NDArray[Any]) -> None:
-    if np.vdot(array, array) <= LARGEST**2:  # so is each of the squares; never true of nan
+    if np.vdot(array, array) <= LARGEST_SQUARE:  # so is each of the squares; never true of nan
         return
     largest = float(np.abs(array).max())  # nan if any is
     if not math.isfinite(largest):

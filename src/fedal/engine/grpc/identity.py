@@ -72,6 +72,8 @@ def serial_of(certificate: bytes) -> int:
 
 
 def _version(path: str) -> Version | None:
+    if not os.access(path, os.F_OK):  # mostly so of the list, which is asked for at every message: no exception is made
+        return None
     try:
         found = os.stat(path)
     except OSError:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.codec import encode
@@ -44,8 +43,7 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """An upload that passed all checks, or the end of a site's round."""
 
     message: Message | None = None
@@ -58,7 +56,8 @@ class Seat:
 
     def __init__(self, site: str, policy: Policy, validate: Validate, deadline_s: float = 60.0) -> None:
         self.site, self._policy, self._validate, self._deadline_s = site, policy, validate, deadline_s
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._link: Link | None = None
         self._session = ""  # of the process that holds the seat
         self._asked: pb.FromServer | None = None  # the newest question: a cache of depth one
@@ -79,7 +78,7 @@ class Seat:
     @property
     def waited_s(self) -> float:
         """For how long its answer to the newest question has been awaited; 0 when it is there."""
-        with self._changed:
+        with self._lock:
             is_open = self._awaits is not None and self._answer is None
             return time.monotonic() - self._asked_at if is_open else 0.0
 
@@ -91,13 +90,13 @@ class Seat:
 
     def refuse_second(self, session: str) -> None:
         """The process that holds the seat may come with a new stream; another may when nobody holds it."""
-        with self._changed:
+        with self._lock:
             if self._link is not None and session != self._session:
                 raise Refused(Code.IN_USE, "another process takes part as this site.")
 
     def connect(self, link: Link, hello: pb.Hello, welcome: pb.Welcome) -> None:
         """Takes a new stream in place of the one before."""
-        with self._changed:
+        with self._lock:
             if self._link is not None:
                 self._link.close()
             self._link, self._session, self._left = link, hello.session, False
@@ -110,7 +109,7 @@ class Seat:
             self._changed.notify_all()
 
     def disconnect(self, link: Link) -> None:
-        with self._changed:
+        with self._lock:
             if self._link is link:
                 self._link = None
                 self._changed.notify_all()
@@ -119,7 +118,7 @@ class Seat:
         """Delivers an answer; raises Refused, with nothing changed, for whatever was not asked."""
         kind = message.WhichOneof("body")
         if kind == "leaving":
-            with self._changed:
+            with self._lock:
                 self._left = self._left or link is self._link
                 self._changed.notify_all()
             return
@@ -127,7 +126,7 @@ class Seat:
             raise Refused(Code.UNEXPECTED, f"a message of kind {kind}; expected an upload or the end of the round.")
         body: pb.Upload | pb.Done = message.upload if kind == "upload" else message.done
         key = (body.incarnation, body.round, body.exchange)
-        with self._changed:
+        with self._lock:
             if link is not self._link:  # a stream that lost the seat: what it still says counts for nothing
                 return
             if key == self._taken:  # a repeated answer is never applied: its reply is sent again
@@ -147,7 +146,7 @@ class Seat:
 
     def refuse(self, reason: str, link: Link) -> None:
         """Its stream sent something that was refused: whoever waits for it need not wait on."""
-        with self._changed:
+        with self._lock:
             self.refused += 1
             if link is self._link and self._awaits is not None and self._answer is None:
                 self._lost = reason
@@ -157,7 +156,7 @@ class Seat:
 
     def ask(self, question: pb.FromServer, awaits: Key | None) -> None:
         """The question leaves with the next flush: the network is woken once for those to all sites."""
-        with self._changed:
+        with self._lock:
             self._asked, self._awaits, self._answer, self._asked_at = question, awaits, None, time.monotonic()
             if question.WhichOneof("body") == "begin":
                 self._must_save = question.begin.save
@@ -168,7 +167,7 @@ class Seat:
 
     def wait(self) -> Answer:
         """The answer to the newest question."""
-        with self._changed:
+        with self._lock:
             if self._answer is None:
                 left_s = self._asked_at + self._deadline_s - time.monotonic()
                 self._changed.wait_for(lambda: self._answer is not None or self._lost != "", max(left_s, 0.0))
@@ -182,7 +181,7 @@ class Seat:
 
     def drop(self) -> None:
         """Asks nothing more of it, and closes the stream of a site that is silent."""
-        with self._changed:
+        with self._lock:
             silent = self._awaits is not None and self._answer is None and self._lost == ""
             self._asked = self._awaits = None
             if silent and self._link is not None:
@@ -190,7 +189,7 @@ class Seat:
                 self._link = None
 
     def wait_until(self, condition: Callable[[Seat], bool], timeout_s: float) -> bool:
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: condition(self), timeout_s)
 
     # inside
@@ -265,7 +264,8 @@ class ReadWire(Wire):
 
     def up(self, client_id: str, message: object, batch: str | None, expected_batch: str | None) -> Message:
         assert isinstance(message, Message)
-        self.up_bytes[client_id] += sum(tensor.nbytes for tensor in message.tensors().values())
+        for tensor in message.tensors().values():
+            self.up_bytes[client_id] += tensor.nbytes
         return message
 
     def down(self, client_id: str, message: object) -> Message:

@@ -50,10 +50,10 @@ class _Outbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: deque[tuple[asyncio.Queue[pb.FromServer | None], pb.FromServer | None]] = deque()
+        self._waiting: deque[tuple[_Stream, pb.FromServer | None]] = deque()
 
-    def put(self, queue: asyncio.Queue[pb.FromServer | None], message: pb.FromServer | None) -> None:
-        self._waiting.append((queue, message))
+    def put(self, stream: _Stream, message: pb.FromServer | None) -> None:
+        self._waiting.append((stream, message))
 
     def flush(self) -> None:
         if self._waiting:
@@ -61,8 +61,8 @@ class _Outbox:
 
     def _deliver(self) -> None:
         while self._waiting:
-            queue, message = self._waiting.popleft()
-            queue.put_nowait(message)
+            stream, message = self._waiting.popleft()
+            stream.deliver(message)
 
 
 class _Stream:
@@ -70,21 +70,36 @@ class _Stream:
 
     def __init__(self, outbox: _Outbox) -> None:
         self._outbox = outbox
-        self.queue: asyncio.Queue[pb.FromServer | None] = asyncio.Queue()
+        self._delivered: deque[pb.FromServer | None] = deque()
+        self._delivery: asyncio.Future[None] | None = None  # awaited while nothing lies there
 
     def send(self, message: pb.FromServer) -> None:
-        self._outbox.put(self.queue, message)
+        self._outbox.put(self, message)
 
     def flush(self) -> None:
         self._outbox.flush()
 
     def close(self) -> None:
-        self._outbox.put(self.queue, None)
+        self._outbox.put(self, None)
         self._outbox.flush()
 
     def refuse(self, refused: Refused) -> None:
         self.send(pb.FromServer(refusal=pb.Refusal(code=refused.code, text=refused.text)))
         self.close()
+
+    # in the network's thread
+
+    def deliver(self, message: pb.FromServer | None) -> None:
+        self._delivered.append(message)
+        if self._delivery is not None and not self._delivery.done():
+            self._delivery.set_result(None)
+
+    async def next(self) -> pb.FromServer | None:
+        """What is to be sent next; None at the end. An asyncio.Queue does the same with three times as many calls."""
+        if not self._delivered:
+            self._delivery = asyncio.get_running_loop().create_future()
+            await self._delivery
+        return self._delivered.popleft()
 
 
 class Reception:
@@ -151,7 +166,7 @@ class Reception:
         stream = _Stream(self._outbox)
         reader = asyncio.ensure_future(self._read(requests, context, stream))
         try:
-            while (message := await stream.queue.get()) is not None:
+            while (message := await stream.next()) is not None:
                 yield message
         finally:
             reader.cancel()
