@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedRandom
+from io import BufferedRandom, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,24 @@ def replacing(path: Path) -> Iterator[BufferedRandom]:
         _say_where(error, path)
         raise
     sync_folder(path.parent)
+
+
+def append(path: Path, content: bytes) -> None:
+    """At the end of a file, and on disk when this returns. On an error a part may be there."""
+    try:
+        with open(path, "ab", buffering=0) as file:
+            _write_all(file, content)
+            os.fsync(file.fileno())
+    except OSError as error:
+        _say_where(error, path)
+        raise
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    """On a disk that fills up, a part is written before the error: it comes with the next attempt."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _say_where(error: BaseException, path: Path) -> None:
@@ -68,10 +86,8 @@ class RecordFile:
         self._file.seek(length)
 
     def append(self, row: dict[str, Any]) -> None:
-        line = memoryview(json.dumps(row).encode() + b"\n")
         try:
-            while line:  # on a disk that fills up, a part is written before the error
-                line = line[self._file.write(line) :]
+            _write_all(self._file, json.dumps(row).encode() + b"\n")
         except OSError as error:
             _say_where(error, self._path)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,24 @@ def test_a_list_that_this_authority_did_not_sign_changes_nothing(tmp_path: Path,
         wait_for(lambda: not service.seats["client-00"].connected)
     with pytest.raises(ConfigError, match="certs revoke"), rehearsal.service():
         pass
+
+
+def test_a_certificate_whose_record_does_not_fit_on_the_disk_is_not_made(tmp_path: Path) -> None:
+    """Nobody could revoke it. The system itself writes a part of the record and refuses the rest."""
+    certs.init(tmp_path, "clinics")
+    certs.issue_client(tmp_path, "site-1", None)
+    record = tmp_path / certs.ISSUED
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (record.stat().st_size + 20, before[1]))
+    try:
+        refused = fedal("certs", "client", "site-2", "--out", tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert refused.code == 1 and str(record) in refused.err and "Traceback" not in refused.err
+    assert not (tmp_path / "site-2").exists() and not certs.serials_of(tmp_path, "site-2")
+    certs.issue_client(tmp_path, "site-2", None)
+    assert len(certs.serials_of(tmp_path, "site-2")) == 1
+    assert len(certs.revoke(tmp_path, "site-1")) == 1
 
 
 def test_nobody_is_revoked_by_a_mistyped_name(tmp_path: Path) -> None:

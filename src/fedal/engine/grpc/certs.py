@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedal.durable import replacing, write_atomically
+from fedal.durable import append, replacing, write_atomically
 from fedal.errors import ConfigError
 
 DAYS = 90
@@ -265,9 +265,7 @@ def _sign(
     )
     # JSON would round numbers of the size of a serial
     row = {"name": name, "serial": str(certificate.serial_number), "until": f"{certificate.not_valid_after_utc}"}
-    with open(folder / ISSUED, "ab", buffering=0) as file:
-        file.write(f"\n{json.dumps(row)}\n".encode())  # on a line of its own also after a torn one
-        os.fsync(file.fileno())
+    append(folder / ISSUED, f"\n{json.dumps(row)}\n".encode())  # on a line of its own also after a torn one
     return certificate
 
 
