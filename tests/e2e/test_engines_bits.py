@@ -11,8 +11,11 @@ import pytest
 import torch
 
 import fedal
+import fedal.experiments.run as run_module
 from commands import fedal as command
 from e2e.lives import outcome
+from fedal import methods
+from fedal.checkpoint import save_checkpoint
 from fedal.config import Config
 from fedal.engine.threads import thread_workers
 from fedal.experiments.assemble import assemble
@@ -109,6 +112,25 @@ def played_in_two_parts(play: Callable[..., Path]) -> Path:
 def test_a_finished_run_extended_equals_the_long_run_played_at_once(played_in_two_parts: Path, reference: Path) -> None:
     assert outcome(played_in_two_parts) == outcome(reference)
     assert fedal.load_run(played_in_two_parts).config.iterations == 12
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says which files are in memory")
+@pytest.mark.parametrize("method", methods.names())
+def test_a_resumed_run_keeps_nothing_of_its_checkpoint(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor of it that is still there holds the whole file in memory, and on the disk when it is deleted."""
+    config = Config(method=method, clients=3, models="same", iterations=1, tau=1, batch_size=8, eval_samples=10)
+    path = fedal.run(config, tmp_path / "run").path
+    in_memory = []
+
+    def save(folder: Path, rounds: int, state: dict[str, Any]) -> None:
+        in_memory.append("round-0000001.safetensors" in Path("/proc/self/maps").read_text())
+        save_checkpoint(folder, rounds, state)
+
+    monkeypatch.setattr(run_module, "save_checkpoint", save)
+    fedal.resume(path, iterations=2)
+    assert in_memory == [False]
 
 
 def test_resuming_a_finished_run_says_so_and_changes_nothing(played_in_two_parts: Path) -> None:

@@ -53,6 +53,7 @@ def restored(
         for client, logic in federation.clients.items():
             assembly.learners[client].load_state_dict(state["clients"][client]["learner"])
             logic.load_state_dict(state["clients"][client]["method"])
+        del found, state  # they would hold the whole checkpoint in memory
         site = Site(config, world, assembly, workers)
         panel = Panel(tuple(INSTRUMENTS), site)
         yield Restored(run, rounds, site, panel)

@@ -269,12 +269,7 @@ class _Session:
 
     def _play(self) -> None:
         config, federation = self._config, self._assembly.federation
-        restored = load_newest(self._folder.checkpoints, self._listener.warned)
-        done, lengths = 0, {"metrics": 0, "clients": 0}
-        if restored is not None:
-            done, state = restored
-            lengths = state["record_bytes"]
-            self._load(state)
+        done, lengths = self._restore()
         self._recorder.open(self._folder, lengths)
         self._folder.checkpoints.mkdir(exist_ok=True)
         sync_folder(self._folder.path)  # new names must last as long as the checkpoint that counts their bytes
@@ -334,7 +329,16 @@ class _Session:
         self._saved_at = time.monotonic()
         self._save_cost_s = self._saved_at - began
 
-    def _load(self, state: dict[str, Any]) -> None:
+    def _restore(self) -> tuple[int, dict[str, int]]:
+        """Rounds done at the newest checkpoint, and how long the record was then.
+
+        Nothing of the checkpoint is kept: its tensors are pages of the file, which would fill memory, and the disk
+        after its end, for as long as one of them is there.
+        """
+        found = load_newest(self._folder.checkpoints, self._listener.warned)
+        if found is None:
+            return 0, {"metrics": 0, "clients": 0}
+        done, state = found
         federation = self._assembly.federation
         self._seconds_before = float(state["seconds"])
         federation.wire.load_state_dict(state["wire"])
@@ -343,6 +347,7 @@ class _Session:
         for client, logic in federation.clients.items():
             self._assembly.learners[client].load_state_dict(state["clients"][client]["learner"])
             logic.load_state_dict(state["clients"][client]["method"])
+        return done, state["record_bytes"]
 
     def _note_failure(self, error: BaseException) -> None:
         cause = error.__cause__ or error

@@ -124,7 +124,7 @@ class ClientLogic:
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Takes back what `state_dict` gave."""
+        """Takes back what `state_dict` gave, and keeps none of its tensors: they may be pages of a file."""
 
     # the vocabulary of method files
 
@@ -245,7 +245,7 @@ class ServerLogic:
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Takes back what `state_dict` gave."""
+        """Takes back what `state_dict` gave, and keeps none of its tensors: they may be pages of a file."""
 
 
 def after(reply: Replies | None, stage: ServerRound) -> ServerRound:

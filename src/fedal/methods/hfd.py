@@ -79,7 +79,11 @@ class HFDServer(ServerLogic):
         return {"inputs": self._inputs}
 
     def load_state_dict(self, state: State) -> None:
-        self._inputs = state["inputs"]
+        self._inputs = {n: _copies(own) for n, own in state["inputs"].items()}
+
+
+def _copies(tensors: State) -> State:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def _outputs_of_others(clients: Sequence[str], up: Uploads) -> Replies:
@@ -164,7 +168,8 @@ class HFDClient(ClientLogic):
         return {"inputs": self._inputs, "teacher": self._teacher}
 
     def load_state_dict(self, state: State) -> None:
-        self._inputs, self._teacher = state["inputs"], state["teacher"]
+        self._inputs = _copies(state["inputs"])
+        self._teacher = None if state["teacher"] is None else state["teacher"].clone()
 
 
 METHOD = Method(
