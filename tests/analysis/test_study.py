@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 import fedal
 from fedal.analysis.descent import Gradients
-from fedal.analysis.figures import draw_convergence, draw_forgetting
+from fedal.analysis.figures import draw_convergence, draw_forgetting, draw_variances
 from fedal.analysis.instruments import SERVER, Forgetting
 from fedal.analysis.site import Site
 from fedal.analysis.study import Study, analyse
@@ -248,6 +249,14 @@ def test_analyse_writes_a_table_a_document_and_figures(watched: Run) -> None:
     figures = {"zeta", "bounds", "variances", "convergence", "equilibrium", "forgetting"}
     for name in [f"{figure}.{kind}" for figure in figures for kind in ("png", "svg")]:
         assert (folder / name).stat().st_size > 1000, name
+
+
+def test_a_variance_that_has_fallen_is_shown_from_its_beginning() -> None:
+    rows = [{"iteration": iteration, "variance_l": value} for iteration, value in ((10, 900.0), (20, 1.0))]
+    recorded: Any = SimpleNamespace(variances={"l": {"anna": 1.0, "ben": 1.2}}, rows=lambda: rows)
+    figure = draw_variances(recorded)
+    figure.canvas.draw()
+    assert all(axes.get_ylim()[0] < 1.0 and axes.get_ylim()[1] > 900.0 for axes in figure.axes)
 
 
 def test_the_curves_of_a_figure_are_those_of_the_record(watched: Run, study: Study) -> None:

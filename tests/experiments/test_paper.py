@@ -6,6 +6,8 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from fedal.config import Config
 from fedal.errors import Stopped
 from fedal.experiments.compare import Job
 from fedal.experiments.paper.entries import ENTRIES, MINIATURES, Entry, Miniature, find, full_settings, small_settings
-from fedal.experiments.paper.figures import draw
+from fedal.experiments.paper.figures import _draw_curves, draw
 from fedal.experiments.paper.outcome import Outcome
 from fedal.experiments.paper.play import folder_name, play
 from fedal.report.collect import read_record
@@ -174,6 +176,20 @@ def test_an_interrupted_entry_continues_and_repeats_nothing(tmp_path: Path) -> N
     assert all(line.values for line in outcome.lines)
     assert {line.paper for line in outcome.lines} == {"figure only"}
     assert is_picture(draw(outcome)[0])
+
+
+def test_panels_share_a_scale_that_shows_all_of_every_panel() -> None:
+    def row(*accuracies: float) -> Any:
+        rows = [
+            {"phase": "after_global", "iteration": i, "test_accuracy": value} for i, value in enumerate(accuracies, 1)
+        ]
+        return SimpleNamespace(method="fedal", runs=[SimpleNamespace(metrics=rows)])
+
+    outcome: Any = SimpleNamespace(entry=find("fig-svhn"), rows={"a": [row(0.4, 0.5)], "b": [row(0.1, 0.9)]})
+    figure = _draw_curves(outcome)
+    figure.canvas.draw()
+    (low, high), same = (axes.get_ylim() for axes in figure.axes)
+    assert low < 0.1 and high > 0.9 and same == (low, high)
 
 
 def test_gradient_variances_are_those_that_the_run_recorded(tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ def draw_variances(study: Study) -> Any:
     along = any(len(curve) > 1 for curve in curves.values())
     figure, axes = blank(9.5 if along else 5.5, 3.8, 2 if along else 1)
     now = axes[-1]
+    if along:
+        axes[0].sharey(now)  # before anything is drawn: afterwards it would cut to what the other shows
     for place, name in enumerate(study.variances):
         values = np.array(list(study.variances[name].values()))
         spread = np.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else np.zeros(1)
@@ -120,8 +122,6 @@ def draw_variances(study: Study) -> Any:
     now.grid(axis="x", visible=False)
     _label(now, "final models: a dot per client, line = mean", "", "" if along else VARIANCE)
     if along:
-        axes[0].set_yscale("log")
-        axes[0].sharey(now)
         axes[0].set_xlim(left=0)
         axes[0].legend(frameon=False, fontsize=9, ncols=2)
         _label(axes[0], "over time, mean over clients", "iterations", VARIANCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,8 @@ def _draw_curves(outcome: Outcome) -> Any:
     key, label, unit = AXES[outcome.entry.kind]
     columns = {name: rows for name, rows in outcome.rows.items() if any(row.runs for row in rows)}
     figure, panels = blank(1.5 + 3.4 * len(columns), 4.2, len(columns))
+    for axes in panels[1:]:
+        axes.sharey(panels[0])  # before anything is drawn: afterwards it would cut to what the first shows
     for axes, (name, rows) in zip(panels, columns.items(), strict=True):
         for place, row in enumerate(rows):
             if row.runs:
@@ -58,7 +61,6 @@ def _draw_curves(outcome: Outcome) -> Any:
             axes.set_xscale("log")
         else:
             axes.set_xlim(left=0)
-        axes.sharey(panels[0])
     panels[0].set_ylabel("test accuracy, mean over clients", fontsize=9)
     _legend_below(figure, panels[0])
     return figure
@@ -162,7 +164,11 @@ def _draw_data(outcome: Outcome) -> Any:
 
 
 def _legend_below(figure: Any, axes: Any) -> None:
-    figure.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=8, ncols=4, loc="outside lower center")
+    """In rows of about equal length."""
+    handles, labels = axes.get_legend_handles_labels()
+    rows = math.ceil(len(labels) / max(4, int(figure.get_figwidth() / 1.4)))
+    columns = math.ceil(len(labels) / rows)
+    figure.legend(handles, labels, frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
 
 
 DRAWERS: dict[Kind, Callable[[Outcome], Any]] = {
