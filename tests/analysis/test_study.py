@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import fedal
 from fedal.analysis.descent import Gradients
-from fedal.analysis.figures import draw_convergence, draw_forgetting, draw_variances
+from fedal.analysis.figures import FIGURES, draw_convergence, draw_forgetting, draw_variances
 from fedal.analysis.instruments import SERVER, Forgetting
 from fedal.analysis.site import Site
 from fedal.analysis.study import Study, analyse
@@ -249,6 +249,18 @@ def test_analyse_writes_a_table_a_document_and_figures(watched: Run) -> None:
     figures = {"zeta", "bounds", "variances", "convergence", "equilibrium", "forgetting"}
     for name in [f"{figure}.{kind}" for figure in figures for kind in ("png", "svg")]:
         assert (folder / name).stat().st_size > 1000, name
+
+
+def test_every_legend_is_inside_its_figure(study: Study) -> None:
+    shown = 0
+    for draw in FIGURES.values():
+        figure = draw(study)
+        figure.canvas.draw()
+        for legend in figure.legends:
+            box = legend.get_window_extent()
+            assert box.x0 >= 0 and box.x1 <= figure.bbox.width, "none of its words is cut off"
+            shown += 1
+    assert shown == 4
 
 
 def test_a_variance_that_has_fallen_is_shown_from_its_beginning() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedal.analysis.study import SIGMAS, Study
-from fedal.report.canvas import COLOURS, INK, SOFT, blank, save
+from fedal.report.canvas import COLOURS, INK, SOFT, blank, legend_below, save
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 SIGMA_WORDS = {
@@ -95,7 +95,7 @@ def draw_bounds(study: Study) -> Any:
     axes.grid(axis="y", visible=False)
     missing = "" if bounds[0].joint_loss is not None else ", and without λ"
     _label(axes, "", f"nats (without the sampling term, {bounds[0].sampling:.1f} in both{missing})", "")
-    figure.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=9, ncols=4, loc="outside lower center")
+    legend_below(figure, axes)
     return figure
 
 
@@ -123,7 +123,7 @@ def draw_variances(study: Study) -> Any:
     _label(now, "final models: a dot per client, line = mean", "", "" if along else VARIANCE)
     if along:
         axes[0].set_xlim(left=0)
-        axes[0].legend(frameon=False, fontsize=9, ncols=2)
+        legend_below(figure, axes[0])
         _label(axes[0], "over time, mean over clients", "iterations", VARIANCE)
     return figure
 
@@ -144,7 +144,7 @@ def draw_convergence(study: Study) -> Any:
     axes.set_xticks(found.rounds[:: max(1, len(found.rounds) // 8)])
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.xaxis.set_minor_locator(NullLocator())
-    figure.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=9, ncols=2, loc="outside lower center")
+    legend_below(figure, axes)
     _label(axes, "squared gradient norms", "rounds T", "squared norm")
     return figure
 
@@ -208,6 +208,8 @@ def draw_forgetting(study: Study) -> Any:
         else:
             _draw_slopes(panel, study, before, after)
             _label(panel, f"{what}, around one {stage}", "thin: each client, thick: mean", "")
+    if axes[0].get_legend_handles_labels()[1]:
+        legend_below(figure, axes[0])
     return figure
 
 
@@ -218,7 +220,6 @@ def _draw_changes(panel: Any, changes: list[tuple[int, float]]) -> None:
     panel.fill_between(x, y, 0, where=y > 0, interpolate=True, color=BLUE, alpha=0.2, linewidth=0, label="gained")
     panel.plot(x, y, color=INK, linewidth=1.2, marker="o", markersize=3)
     panel.set_xlim(left=0)
-    panel.legend(frameon=False, fontsize=9, loc="upper right")
 
 
 def _draw_slopes(panel: Any, study: Study, before: str, after: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from fedal.report.curves import COLOURS
 
 INK, SOFT = "#222222", "#8a8a8a"
 
-__all__ = ["COLOURS", "INK", "SOFT", "blank", "save"]
+__all__ = ["COLOURS", "INK", "SOFT", "blank", "legend_below", "save"]
 
 
 def blank(width: float, height: float, columns: int = 1, **ratios: Any) -> tuple[Any, list[Any]]:
@@ -30,6 +32,18 @@ def blank(width: float, height: float, columns: int = 1, **ratios: Any) -> tuple
         each.grid(alpha=0.25)
         each.set_axisbelow(True)
     return figure, axes
+
+
+def legend_below(figure: Any, axes: Any) -> None:
+    """What is drawn in `axes`, under the figure where it hides nothing, in rows of about equal length."""
+    handles, labels = axes.get_legend_handles_labels()
+    letters = max(
+        len(re.sub(r"\\\w+|[${}^_]", "", label)) for label in labels
+    )  # as shown, without the marks of formulas
+    inches = 0.55 + 0.065 * letters
+    rows = math.ceil(len(labels) / max(1, int(figure.get_figwidth() / inches)))
+    columns = math.ceil(len(labels) / rows)
+    figure.legend(handles, labels, frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
 
 
 def save(figure: Any, path: Path) -> list[Path]:

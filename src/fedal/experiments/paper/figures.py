@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from fedal.experiments.compare import Row
 from fedal.experiments.paper.entries import Kind
 from fedal.experiments.paper.outcome import Outcome
 from fedal.report.bubbles import place_bubbles
-from fedal.report.canvas import COLOURS, INK, SOFT, blank, save
+from fedal.report.canvas import COLOURS, INK, SOFT, blank, legend_below, save
 from fedal.report.curves import STYLES
 
 SIGMA_WORDS = {
@@ -62,7 +61,7 @@ def _draw_curves(outcome: Outcome) -> Any:
         else:
             axes.set_xlim(left=0)
     panels[0].set_ylabel("test accuracy, mean over clients", fontsize=9)
-    _legend_below(figure, panels[0])
+    legend_below(figure, panels[0])
     return figure
 
 
@@ -101,7 +100,7 @@ def _draw_scores(outcome: Outcome) -> Any:
     axes.set_xlim(-0.6, len(settings) - 0.4)
     axes.grid(axis="x", visible=False)
     axes.set_ylabel("final test accuracy, mean over clients", fontsize=9)
-    _legend_below(figure, axes)
+    legend_below(figure, axes)
     return figure
 
 
@@ -122,7 +121,7 @@ def _draw_variances(outcome: Outcome) -> Any:
     axes.set_xlim(left=0)
     axes.set_xlabel("iterations", fontsize=9)
     axes.set_ylabel("gradient variance, mean over clients", fontsize=9)
-    _legend_below(figure, axes)
+    legend_below(figure, axes)
     return figure
 
 
@@ -161,14 +160,6 @@ def _draw_data(outcome: Outcome) -> Any:
         axes.set_title(name, fontsize=10, loc="left", color=INK)
     figure.supxlabel(f"area = samples, the largest bubble {most:,}", x=0.01, ha="left", fontsize=8, color=SOFT)
     return figure
-
-
-def _legend_below(figure: Any, axes: Any) -> None:
-    """In rows of about equal length."""
-    handles, labels = axes.get_legend_handles_labels()
-    rows = math.ceil(len(labels) / max(4, int(figure.get_figwidth() / 1.4)))
-    columns = math.ceil(len(labels) / rows)
-    figure.legend(handles, labels, frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
 
 
 DRAWERS: dict[Kind, Callable[[Outcome], Any]] = {
