@@ -178,6 +178,15 @@ def test_an_interrupted_entry_continues_and_repeats_nothing(tmp_path: Path) -> N
     assert is_picture(draw(outcome)[0])
 
 
+def test_every_method_of_a_miniature_exchanges_something(tmp_path: Path) -> None:
+    """FCCL trains alone at first: for no longer than a part of the few iterations."""
+    outcome = play(shortened("fig-svhn"), "small", tmp_path, jobs=1)
+    (rows,) = outcome.rows.values()
+    assert {row.method: min(run.final["up_bytes"] for run in row.runs) > 0 for row in rows} == dict.fromkeys(
+        ("fedal", "fedmd", "cfd", "fccl", "fccl+"), True
+    )
+
+
 def test_panels_share_a_scale_that_shows_all_of_every_panel() -> None:
     def row(*accuracies: float) -> Any:
         rows = [

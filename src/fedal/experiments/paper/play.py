@@ -18,8 +18,8 @@ from fedal.experiments.compare import Watcher, compare
 from fedal.experiments.paper.entries import (
     FIGURE_ONLY,
     FULL_SEEDS,
-    MINIATURE_OPTIONS,
     MINIATURES,
+    PRETRAIN_SHARE,
     STAND_IN,
     Column,
     Entry,
@@ -94,7 +94,7 @@ def _what_small_means(entry: Entry, dataset: str) -> str:
     miniature = entry.small_on(dataset)
     if entry.kind == "data":
         return f"small means: the data are {dataset}, as they are installed; nothing is trained"
-    settings = {**miniature.settings, **_small_options(entry)}
+    settings = {**miniature.settings, **_small_options(entry, miniature.settings["iterations"])}
     shown = [f"{key} {' and '.join(value) if isinstance(value, tuple) else value}" for key, value in settings.items()]
     shown += [f"|P| times {miniature.public_share:g}"] if miniature.public_share != 1 else []
     shown += [f"clients times {miniature.client_share:g}"] if "clients" in entry.columns[0].settings else []
@@ -105,10 +105,10 @@ def _what_small_means(entry: Entry, dataset: str) -> str:
     )
 
 
-def _small_options(entry: Entry) -> dict[str, Any]:
+def _small_options(entry: Entry, iterations: int) -> dict[str, Any]:
     """The options of miniatures that a method of the entry has."""
     known = {key for name in _installed(entry) for key in known_methods.get(name).options.model_fields}
-    return {key: value for key, value in MINIATURE_OPTIONS.items() if key in known}
+    return {"pretrain_iterations": round(PRETRAIN_SHARE * iterations)} if "pretrain_iterations" in known else {}
 
 
 def _installed(entry: Entry) -> list[str]:
@@ -131,7 +131,7 @@ def _compare(
     from fedal.experiments.paper.measures import read_lines
 
     entry, path = outcome.entry, outcome.folder / folder_name(settings)
-    options = _small_options(entry) if outcome.scale == "small" else {}
+    options = _small_options(entry, settings["iterations"]) if outcome.scale == "small" else {}
     methods = _installed(entry)
     try:
         found = compare(methods, seeds, path, {**settings, **options}, jobs=jobs, watch=watch, should_stop=should_stop)
