@@ -187,14 +187,24 @@ def test_every_method_of_a_miniature_exchanges_something(tmp_path: Path) -> None
     )
 
 
-def test_panels_share_a_scale_that_shows_all_of_every_panel() -> None:
-    def row(*accuracies: float) -> Any:
-        rows = [
-            {"phase": "after_global", "iteration": i, "test_accuracy": value} for i, value in enumerate(accuracies, 1)
-        ]
-        return SimpleNamespace(method="fedal", runs=[SimpleNamespace(metrics=rows)])
+def recorded(*accuracies: float, **columns: list[int]) -> Any:
+    """A row of a comparison with one run."""
+    rows = [
+        {"phase": "after_global", "iteration": i + 1, "test_accuracy": value, **{k: v[i] for k, v in columns.items()}}
+        for i, value in enumerate(accuracies)
+    ]
+    return SimpleNamespace(method="fedal", runs=[SimpleNamespace(metrics=rows)])
 
-    outcome: Any = SimpleNamespace(entry=find("fig-svhn"), rows={"a": [row(0.4, 0.5)], "b": [row(0.1, 0.9)]})
+
+def test_against_bytes_a_curve_begins_with_the_first_upload() -> None:
+    row = recorded(0.1, 0.2, 0.3, up_bytes=[0, 10**6, 2 * 10**6])
+    outcome: Any = SimpleNamespace(entry=find("fig-communication"), rows={"a": [row]})
+    (line,) = _draw_curves(outcome).axes[0].lines
+    assert line.get_xdata().tolist() == [1, 2] and line.get_ydata().tolist() == [0.2, 0.3]
+
+
+def test_panels_share_a_scale_that_shows_all_of_every_panel() -> None:
+    outcome: Any = SimpleNamespace(entry=find("fig-svhn"), rows={"a": [recorded(0.4, 0.5)], "b": [recorded(0.1, 0.9)]})
     figure = _draw_curves(outcome)
     figure.canvas.draw()
     (low, high), same = (axes.get_ylim() for axes in figure.axes)

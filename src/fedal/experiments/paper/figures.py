@@ -51,6 +51,8 @@ def _draw_curves(outcome: Outcome) -> Any:
         for place, row in enumerate(rows):
             if row.runs:
                 x, y = _curve(row, key)
+                if key == "up_bytes":  # on a logarithmic axis there is no place before the first upload
+                    x, y = x[x > 0], y[:, x > 0]
                 look = dict(color=COLOURS[place % len(COLOURS)], linestyle=STYLES[place // len(COLOURS)])
                 axes.plot(x / unit, y.mean(0), label=row.method, marker="o", markersize=2.5, **look)
                 axes.fill_between(x / unit, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
