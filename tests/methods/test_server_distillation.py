@@ -13,11 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedal
+from fedal.config import Config
 from fedal.engine.loop import Federation
-from fedal.errors import NotApplicableError
+from fedal.engine.threads import thread_workers
+from fedal.errors import ConfigError, NotApplicableError
+from fedal.experiments.assemble import assemble
+from fedal.experiments.world import prepare_world
 from fedal.learners.torch_learner import TorchLearner
 from fedal.messages import Codes, Leak, Outputs
 from fedal.methods import cfd, mhat
+from fedal.models import build
 from fedal.quantise import dequantise, quantise
 from worlds import BATCH, CLASSES, NETS, build_federation, differing_clients, fingerprint, mlp, play
 
@@ -276,3 +281,18 @@ def test_the_clients_do_better_than_alone_and_so_does_the_server(
 def test_compressed_labels_cost_a_hundredth(finals: dict[str, dict[str, float]]) -> None:
     for direction in ("up_bytes", "down_bytes"):
         assert finals["cfd"][direction] < finals["mhat"][direction] / 100
+
+
+@pytest.mark.parametrize(("named", "built"), [("auto", "cnn-small-bn"), ("mlp-small", "mlp-small")])
+def test_the_servers_model_is_the_largest_candidate_or_the_one_that_is_named(named: str, built: str) -> None:
+    config = Config(method="mhat", clients=3, server_model=named)
+    with thread_workers(1) as workers:
+        server: Any = assemble(config, prepare_world(config), workers).federation.server
+    expected = {name: tuple(tensor.shape) for name, tensor in build(built, (1, 8, 8), 10).state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in server.learner.state_dict()["model"].items()}
+    assert found == expected
+
+
+def test_the_servers_model_is_never_code_that_a_config_names() -> None:
+    with pytest.raises(ConfigError, match="server_model"):
+        Config(method="cfd", server_model="somebody.elses:model")

@@ -38,6 +38,11 @@ class ServerDistillationOptions(TransferOptions):
     average: Literal["logits", "probs"] = Field(
         "logits", description="the server's target: softmax of the mean logits, or mean of the probabilities"
     )
+    server_model: str = Field(  # never a module: a foreign run folder may name it
+        "auto",
+        pattern="^[a-z0-9-]+$",
+        description="the server's model, a name of `fedal models`; auto: the largest candidate of the data set",
+    )
     server_steps: int = Field(1, ge=1, description="steps of the server's model on each public batch")
     warmup: int = Field(
         0, ge=0, description="iterations at the start in which the server learns but does not teach yet"
@@ -52,7 +57,7 @@ class DistillingServer(ServerLogic):
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         assert setup.make_learner is not None
-        self.learner = setup.make_learner("auto", None)
+        self.learner = setup.make_learner(self.hp.server_model, None)
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
         assert self.public is not None

@@ -94,7 +94,7 @@ def _what_small_means(entry: Entry, dataset: str) -> str:
     miniature = entry.small_on(dataset)
     if entry.kind == "data":
         return f"small means: the data are {dataset}, as they are installed; nothing is trained"
-    settings = {**miniature.settings, **_small_options(entry, miniature.settings["iterations"])}
+    settings = {**miniature.settings, **_small_options(entry, miniature.settings)}
     shown = [f"{key} {' and '.join(value) if isinstance(value, tuple) else value}" for key, value in settings.items()]
     shown += [f"|P| times {miniature.public_share:g}"] if miniature.public_share != 1 else []
     shown += [f"clients times {miniature.client_share:g}"] if "clients" in entry.columns[0].settings else []
@@ -105,10 +105,13 @@ def _what_small_means(entry: Entry, dataset: str) -> str:
     )
 
 
-def _small_options(entry: Entry, iterations: int) -> dict[str, Any]:
+def _small_options(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The options of miniatures that a method of the entry has."""
     known = {key for name in _installed(entry) for key in known_methods.get(name).options.model_fields}
-    return {"pretrain_iterations": round(PRETRAIN_SHARE * iterations)} if "pretrain_iterations" in known else {}
+    options: dict[str, Any] = {"pretrain_iterations": round(PRETRAIN_SHARE * settings["iterations"])}
+    if isinstance(settings.get("models"), tuple):  # no larger model at the server than at the clients
+        options["server_model"] = settings["models"][-1]
+    return {key: value for key, value in options.items() if key in known}
 
 
 def _installed(entry: Entry) -> list[str]:
@@ -131,7 +134,7 @@ def _compare(
     from fedal.experiments.paper.measures import read_lines
 
     entry, path = outcome.entry, outcome.folder / folder_name(settings)
-    options = _small_options(entry, settings["iterations"]) if outcome.scale == "small" else {}
+    options = _small_options(entry, settings) if outcome.scale == "small" else {}
     methods = _installed(entry)
     try:
         found = compare(methods, seeds, path, {**settings, **options}, jobs=jobs, watch=watch, should_stop=should_stop)
