@@ -32,7 +32,8 @@ from fedal.engine.grpc import certs
 from fedal.engine.grpc import fedal_pb2 as pb
 from fedal.engine.grpc.codec import encode, manifest
 from fedal.experiments.assemble import DTYPES, axis_lengths, build_learner
-from fedal.experiments.serve import Plan, export_sites, plan_federation
+from fedal.experiments.export import export_sites
+from fedal.experiments.serve import Plan, plan_federation
 from fedal.learners.torch_learner import TorchLearner
 from fedal.messages import Message, Weights
 

@@ -233,7 +233,7 @@ def export_sites(
 ) -> None:
     """Write the private data that each client of `fedal run` would have: for rehearsing a deployment."""
     checked = _config(config, {}, settings)
-    from fedal.experiments.serve import export_sites as export
+    from fedal.experiments.export import export_sites as export
 
     for path in export(checked, out):
         print(path)

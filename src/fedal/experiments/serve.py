@@ -95,25 +95,6 @@ def plan_federation(config: Config, deployment: Deployment) -> Plan:
     return Plan(config, deployment, world.task, world.public_x)
 
 
-def export_sites(config: Config, out: Path) -> list[Path]:
-    """The private data that each client of `fedal run` would have, as the .npz files of a deployment's sites."""
-    world = prepare_world(config)
-    data = world.dataset
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, indices in world.clients.items():
-        paths.append(out / f"{name}.npz")
-        np.savez(
-            paths[-1],
-            x=data.train_x[indices],
-            y=data.train_y[indices],
-            test_x=data.test_x,
-            test_y=data.test_y,
-            n_classes=np.array(data.n_classes),
-        )
-    return paths
-
-
 class Service:
     """One server process."""
 
