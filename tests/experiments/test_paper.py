@@ -21,7 +21,7 @@ from fedal.experiments.compare import Job
 from fedal.experiments.paper.entries import ENTRIES, MINIATURES, Entry, Miniature, find, full_settings, small_settings
 from fedal.experiments.paper.figures import _draw_curves, draw
 from fedal.experiments.paper.outcome import Outcome
-from fedal.experiments.paper.play import folder_name, play
+from fedal.experiments.paper.play import _small_options, _what_small_means, folder_name, play
 from fedal.report.collect import read_record
 
 TINY = {"clients": 3, "iterations": 10, "min_samples": 1, "batch_size": 16, "eval_samples": 50, "models": "same"}
@@ -185,6 +185,16 @@ def test_every_method_of_a_miniature_exchanges_something(tmp_path: Path) -> None
     assert {row.method: min(run.final["up_bytes"] for run in row.runs) > 0 for row in rows} == dict.fromkeys(
         ("fedal", "fedmd", "cfd", "fccl", "fccl+"), True
     )
+
+
+@pytest.mark.parametrize("name", ["fig-svhn", "fig-communication"])
+def test_the_note_of_a_miniature_says_what_is_played(name: str) -> None:
+    entry = find(name)
+    said, played = _what_small_means(entry, "svhn"), small_settings(entry, entry.columns[0], "svhn")
+    models = played["models"] if isinstance(played["models"], str) else " and ".join(played["models"])
+    assert f"models {models}," in said and f"iterations {played['iterations']}," in said
+    assert all(f"{key} {value}" in said for key, value in _small_options(entry, "svhn").items())
+    assert _small_options(entry, "svhn") == {"pretrain_iterations": 20, "server_model": "wrn-16-1"}
 
 
 def recorded(*accuracies: float, **columns: list[int]) -> Any:

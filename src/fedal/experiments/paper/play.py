@@ -94,7 +94,9 @@ def _what_small_means(entry: Entry, dataset: str) -> str:
     miniature = entry.small_on(dataset)
     if entry.kind == "data":
         return f"small means: the data are {dataset}, as they are installed; nothing is trained"
-    settings = {**miniature.settings, **_small_options(entry, miniature.settings)}
+    settings = {**miniature.settings, **_small_options(entry, dataset)}
+    if "models" in entry.settings:
+        settings["models"] = entry.settings["models"]
     shown = [f"{key} {' and '.join(value) if isinstance(value, tuple) else value}" for key, value in settings.items()]
     shown += [f"|P| times {miniature.public_share:g}"] if miniature.public_share != 1 else []
     shown += [f"clients times {miniature.client_share:g}"] if "clients" in entry.columns[0].settings else []
@@ -105,11 +107,12 @@ def _what_small_means(entry: Entry, dataset: str) -> str:
     )
 
 
-def _small_options(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _small_options(entry: Entry, dataset: str) -> dict[str, Any]:
     """The options of miniatures that a method of the entry has."""
+    settings = entry.small_on(dataset).settings
     known = {key for name in _installed(entry) for key in known_methods.get(name).options.model_fields}
     options: dict[str, Any] = {"pretrain_iterations": round(PRETRAIN_SHARE * settings["iterations"])}
-    if isinstance(settings.get("models"), tuple):  # no larger model at the server than at the clients
+    if isinstance(settings.get("models"), tuple):  # the data set's largest candidate would take most of the time
         options["server_model"] = settings["models"][-1]
     return {key: value for key, value in options.items() if key in known}
 
@@ -134,7 +137,7 @@ def _compare(
     from fedal.experiments.paper.measures import read_lines
 
     entry, path = outcome.entry, outcome.folder / folder_name(settings)
-    options = _small_options(entry, settings) if outcome.scale == "small" else {}
+    options = _small_options(entry, settings["dataset"]) if outcome.scale == "small" else {}
     methods = _installed(entry)
     try:
         found = compare(methods, seeds, path, {**settings, **options}, jobs=jobs, watch=watch, should_stop=should_stop)
