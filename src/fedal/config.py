@@ -306,6 +306,7 @@ SEVERAL_TYPES = {
     "checkpoint_every": "expected a number of rounds, or auto",
     "stacked": "expected true, false or auto",
 }
+PATTERNS = {"server_model": "expected auto or a name of `fedal models`"}
 WRONG_TYPE = ("tuple_type", "int_type", "int_parsing", "string_type", "bool_type", "bool_parsing")
 TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # how pydantic names the branch of a union
 
@@ -316,7 +317,7 @@ def _explain(error: ValidationError, known: list[str]) -> list[str]:
         where = ".".join(str(part) for part in problem["loc"] if not TYPE_NAME.match(str(part)))
         expected = problem["msg"][0].lower() + problem["msg"][1:]
         if problem["type"] == "string_pattern_mismatch":
-            expected = "expected up to 63 lower-case letters, digits and dashes"
+            expected = PATTERNS.get(where, "expected up to 63 lower-case letters, digits and dashes")
         if problem["type"] in WRONG_TYPE:
             expected = SEVERAL_TYPES.get(where, expected)
         if problem["type"] == "extra_forbidden":

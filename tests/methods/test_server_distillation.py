@@ -294,5 +294,5 @@ def test_the_servers_model_is_the_largest_candidate_or_the_one_that_is_named(nam
 
 
 def test_the_servers_model_is_never_code_that_a_config_names() -> None:
-    with pytest.raises(ConfigError, match="server_model"):
+    with pytest.raises(ConfigError, match=r"server_model = .*expected auto or a name of `fedal models`"):
         Config(method="cfd", server_model="somebody.elses:model")
