@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import queue
+import resource
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,17 @@ def free_port() -> int:
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """As on a full disk, by the system itself: a file that would grow beyond `size` bytes is written in part."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:

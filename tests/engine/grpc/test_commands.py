@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
 import pytest
 
 import fedal as package
 from commands import fedal
-from deployments import Rehearsal, free_port
+from deployments import Rehearsal, files_up_to, free_port
 from fedal.engine.grpc.refusals import Code, Refused
 from fedal.experiments.join import _checked_settings
 
@@ -87,12 +86,7 @@ def test_nothing_of_a_deployment_is_pickled_or_evaluated() -> None:
 
 
 def test_the_data_of_a_site_that_do_not_fit_on_the_disk_leave_no_half_a_file(tmp_path: Path) -> None:
-    """The system itself refuses to let a file grow beyond a limit."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
-    try:
+    with files_up_to(10_000):
         refused = fedal("export-sites", "--config", ROOT / "configs/federation.toml", "--out", tmp_path / "sites")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert refused.code == 1 and str(tmp_path / "sites" / "client-00.npz") in refused.err
     assert "Traceback" not in refused.err and not [*(tmp_path / "sites").iterdir()]

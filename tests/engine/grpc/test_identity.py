@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from commands import fedal
-from deployments import SITES, Rehearsal, Stranger, grpc, wait_for
+from deployments import SITES, Rehearsal, Stranger, files_up_to, grpc, wait_for
 from fedal.engine.grpc import certs
 from fedal.engine.grpc.channel import ask_status, open_channel
 from fedal.engine.grpc.refusals import Code, Refused
@@ -94,16 +93,12 @@ def test_a_list_that_this_authority_did_not_sign_changes_nothing(tmp_path: Path,
 
 
 def test_a_certificate_whose_record_does_not_fit_on_the_disk_is_not_made(tmp_path: Path) -> None:
-    """Nobody could revoke it. The system itself writes a part of the record and refuses the rest."""
+    """Nobody could revoke it. A part of the record is written, the rest is refused."""
     certs.init(tmp_path, "clinics")
     certs.issue_client(tmp_path, "site-1", None)
     record = tmp_path / certs.ISSUED
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (record.stat().st_size + 20, before[1]))
-    try:
+    with files_up_to(record.stat().st_size + 20):
         refused = fedal("certs", "client", "site-2", "--out", tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert refused.code == 1 and str(record) in refused.err and "Traceback" not in refused.err
     assert not (tmp_path / "site-2").exists() and not certs.serials_of(tmp_path, "site-2")
     certs.issue_client(tmp_path, "site-2", None)
