@@ -78,8 +78,8 @@ def serve_bare(stage: Stage, contender: Contender, turn: Connection) -> None:
 async def _serve_bare(stage: Stage, contender: Contender, turn: Connection) -> None:
     import grpc
 
-    from fedal.engine.grpc.certs import read_pem
-    from fedal.engine.grpc.channel import server_credentials
+    from fedal.deploy.channel import server_credentials
+    from fedal.deploy.pki.authority import read_pem
 
     assert contender.speech is not None
     speech = contender.speech()
@@ -125,8 +125,8 @@ async def _serve_bare(stage: Stage, contender: Contender, turn: Connection) -> N
 def join_bare(stage: Stage, contender: Contender, name: str) -> None:
     import grpc
 
-    from fedal.engine.grpc.certs import read_invitation
-    from fedal.engine.grpc.channel import open_channel
+    from fedal.deploy.channel import open_channel
+    from fedal.deploy.pki.authority import read_invitation
 
     assert contender.speech is not None
     speech = contender.speech()
@@ -148,10 +148,10 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
 
     import benchmarks.echo  # noqa: F401 - known by its name from here on
     from fedal.config import Config
-    from fedal.deployment import Deployment
-    from fedal.experiments.serve import Plan, Service
-    from fedal.experiments.world import Task
+    from fedal.deploy.service import Plan, Service
+    from fedal.deploy.settings import Deployment
     from fedal.methods.base import Uploads
+    from fedal.simulate.world import Task
 
     class Timed(Service):
         """A server that plays a round when it is its turn, and says when the uploads of each exchange were there."""
@@ -208,8 +208,8 @@ class Mute:
 
 def join_fedal(stage: Stage, contender: Contender, name: str) -> None:
     import benchmarks.echo  # noqa: F401 - known by its name from here on
-    from fedal.engine.grpc.certs import read_invitation
-    from fedal.experiments.join import Site, SitePlan
+    from fedal.deploy.pki.authority import read_invitation
+    from fedal.deploy.site import Site, SitePlan
 
     data = stage.folder / f"{name}.npz"
     np.savez(data, x=np.zeros((100, 1, 8, 8), np.float32), y=np.arange(100) % CLASSES)
@@ -242,7 +242,7 @@ class Score:
 
 
 def race(blocks: int, block: int) -> dict[str, Score]:
-    from fedal.engine.grpc import certs
+    from fedal.deploy.pki import authority as certs
 
     scores = {contender.name: Score() for contender in CONTENDERS}
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.workloads import Workload
-from fedal.experiments.assemble import assemble
+from fedal.simulate.assemble import assemble
 
 TOP = 8
 OTHER, REST = "other operators", "Python and the rest"

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedal.engine.grpc import fedal_pb2 as pb  # before gRPC, whose TLS it restricts
+from fedal.deploy import fedal_pb2 as pb  # before gRPC, whose TLS it restricts
 
 CLIENTS, BATCH, CLASSES = 10, 32, 10
 OUTPUT_BYTES = 4 * BATCH * CLASSES

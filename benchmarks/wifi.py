@@ -27,15 +27,15 @@ import torch
 
 from benchmarks.shaped_link import ShapedLink
 from fedal.data.streams import Samples
-from fedal.deployment import load_federation
-from fedal.engine.grpc import certs
-from fedal.engine.grpc import fedal_pb2 as pb
-from fedal.engine.grpc.codec import encode, manifest
-from fedal.experiments.assemble import DTYPES, axis_lengths, build_learner
-from fedal.experiments.export import export_sites
-from fedal.experiments.serve import Plan, plan_federation
+from fedal.deploy import fedal_pb2 as pb
+from fedal.deploy.codec import encode, manifest
+from fedal.deploy.pki import authority as certs
+from fedal.deploy.service import Plan, plan_federation
+from fedal.deploy.settings import load_federation
 from fedal.learners.torch_learner import TorchLearner
 from fedal.messages import Message, Weights
+from fedal.simulate.assemble import DTYPES, axis_lengths, build_learner
+from fedal.simulate.export import export_sites
 
 METHODS = ("fedal", "fedmd", "fedavg")
 BITS_PER_S, DELAY_S = 20e6, 0.005

@@ -15,10 +15,10 @@ from benchmarks.naive import NaiveFedAL
 from fedal.config import Config
 from fedal.data.dataset import Dataset
 from fedal.engine.threads import thread_workers
-from fedal.experiments.assemble import DTYPES, Assembly, assemble
-from fedal.experiments.world import World
-from fedal.methods.fedal import FedALServer
+from fedal.methods.outputs.fedal import FedALServer
 from fedal.seeding import BatchStream
+from fedal.simulate.assemble import DTYPES, Assembly, assemble
+from fedal.simulate.world import World
 
 PUBLIC, PER_CLIENT = 1000, 200  # samples
 

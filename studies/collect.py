@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from fedal.analysis.equilibrium import check_equilibrium
-from fedal.analysis.outputs import answers
 from fedal.analysis.restored import restored
+from fedal.campaigns.compare import refuse_other_run
 from fedal.durable import write_atomically
-from fedal.experiments.compare import refuse_other_run
-from fedal.runs import Run, RunFolder
+from fedal.records.folder import Run, RunFolder
+from fedal.theory.equilibrium import check_equilibrium
+from fedal.theory.outputs import answers
 from studies.plan import Arm, Plan, Study
 
 CURVE_POINTS = 36

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedal.report.canvas import COLOURS, INK, SOFT, blank, save
-from fedal.report.curves import STYLES
+from fedal.figures.canvas import COLOURS, INK, SOFT, blank, save
+from fedal.figures.curves import STYLES
 from studies.collect import Result
 from studies.plan import Study
 

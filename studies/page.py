@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError
-from fedal.experiments.statistics import Difference, paired_difference
+from fedal.records.statistics import Difference, paired_difference
 from studies.collect import Result, read_results
 from studies.figures import draw_study
 from studies.plan import Arm, Plan, Study

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedal.campaigns.compare import Job
 from fedal.config import Config, load_config, read_toml
 from fedal.errors import ConfigError
-from fedal.experiments.compare import Job
 
 ROOT = Path(__file__).parent.parent
 PAGE_FOLDER = ROOT / "docs" / "results"

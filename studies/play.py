@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedal.campaigns.compare import Job, refuse_other_run
 from fedal.errors import ConfigError, Stopped
-from fedal.experiments.compare import Job, refuse_other_run
-from fedal.runs import RunFolder
+from fedal.records.folder import RunFolder
 from studies.plan import Study
 
 FEDAL = str(Path(sys.executable).with_name("fedal"))

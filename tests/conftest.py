@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import fedal.engine.grpc  # noqa: F401 - before anybody imports gRPC, whose TLS it restricts
+import fedal.deploy  # noqa: F401 - before anybody imports gRPC, whose TLS it restricts
 
 torch.manual_seed(0)  # models that are made while tests are collected
 

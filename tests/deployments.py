@@ -24,15 +24,15 @@ from optional import needs
 grpc = needs("grpc", "deploy")
 needs("cryptography", "deploy")
 
-from fedal.deployment import Deployment, load_federation  # noqa: E402
-from fedal.engine.grpc import certs  # noqa: E402
-from fedal.engine.grpc import fedal_pb2 as pb  # noqa: E402
-from fedal.engine.grpc.channel import PROTOCOL_MAJOR, SERVICE, open_channel  # noqa: E402
-from fedal.engine.grpc.codec import manifest  # noqa: E402
-from fedal.experiments.export import export_sites  # noqa: E402
-from fedal.experiments.join import Site, SitePlan  # noqa: E402
-from fedal.experiments.run import run  # noqa: E402
-from fedal.experiments.serve import Service, plan_federation  # noqa: E402
+from fedal.deploy import fedal_pb2 as pb  # noqa: E402
+from fedal.deploy.channel import PROTOCOL_MAJOR, SERVICE, open_channel  # noqa: E402
+from fedal.deploy.codec import manifest  # noqa: E402
+from fedal.deploy.pki import authority as certs  # noqa: E402
+from fedal.deploy.service import Service, plan_federation  # noqa: E402
+from fedal.deploy.settings import Deployment, load_federation  # noqa: E402
+from fedal.deploy.site import Site, SitePlan  # noqa: E402
+from fedal.simulate.export import export_sites  # noqa: E402
+from fedal.simulate.run import run  # noqa: E402
 
 SITES = ("client-00", "client-01", "client-02")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(  # nothing that starts threads: they do not survive a fork, so no gRPC
-    ["sklearn.datasets", "torch._dynamo", "fedal.cli", "fedal.experiments.assemble", "fedal.methods"]
+    ["sklearn.datasets", "torch._dynamo", "fedal.cli", "fedal.simulate.assemble", "fedal.methods"]
 )
 
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedal import discriminator as module
-from fedal.checkpoint import load_newest, save_checkpoint
 from fedal.discriminator import ROWS, Discriminator
+from fedal.records.checkpoint import load_newest, save_checkpoint
 from memory import Largest
 from worlds import fingerprint, same_bits
 

@@ -18,7 +18,7 @@ from studies.plan import PAGE_FOLDER, ROOT, Plan, read_plan
 from studies.play import missing, play
 
 from fedal.errors import ConfigError
-from fedal.runs import Run
+from fedal.records.folder import Run
 
 TINY = """
 dataset = "digits"

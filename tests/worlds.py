@@ -15,12 +15,12 @@ from fedal import methods
 from fedal.config import ClientConfig, Config
 from fedal.data.dataset import Dataset
 from fedal.engine.loop import Federation, Workers
-from fedal.experiments.assemble import assemble
-from fedal.experiments.world import World
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.methods.base import Method
 from fedal.models.classifier import Classifier
 from fedal.seeding import torch_seeded
+from fedal.simulate.assemble import assemble
+from fedal.simulate.world import World
 
 BATCH, CLASSES, SHAPE = 8, 3, (1, 4, 4)
 

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedal import methods as methods
+    from fedal.campaigns.compare import compare as compare
     from fedal.config import Config as Config
     from fedal.data.dataset import Dataset as Dataset
     from fedal.errors import FedalError as FedalError
-    from fedal.experiments.compare import compare as compare
-    from fedal.experiments.run import resume as resume
-    from fedal.experiments.run import run as run
-    from fedal.runs import Run as Run
-    from fedal.runs import load_run as load_run
+    from fedal.records.folder import Run as Run
+    from fedal.records.folder import load_run as load_run
+    from fedal.simulate.run import resume as resume
+    from fedal.simulate.run import run as run
 
 _HOME = {  # looked up at first use: importing fedal must not import torch
     "Config": "fedal.config",
     "Dataset": "fedal.data.dataset",
     "FedalError": "fedal.errors",
-    "Run": "fedal.runs",
-    "compare": "fedal.experiments.compare",
-    "load_run": "fedal.runs",
-    "resume": "fedal.experiments.run",
-    "run": "fedal.experiments.run",
+    "Run": "fedal.records.folder",
+    "compare": "fedal.campaigns.compare",
+    "load_run": "fedal.records.folder",
+    "resume": "fedal.simulate.run",
+    "run": "fedal.simulate.run",
 }
 
 __all__ = ["Config", "Dataset", "FedalError", "Run", "compare", "load_run", "methods", "resume", "run"]

@@ -85,7 +85,7 @@ def serve() -> None:
     import sklearn.datasets  # noqa: F401
     import torch._dynamo  # noqa: F401 - the first optimizer imports it
 
-    import fedal.experiments.run  # noqa: F401
+    import fedal.simulate.run  # noqa: F401
     from fedal import methods
 
     for name in methods.names():
@@ -146,7 +146,7 @@ def _life(request: dict[str, Any]) -> None:
     if request["die_at"] is not None:
         _die_at(request["die_at"])
     from fedal.config import Config
-    from fedal.experiments.run import resume, run
+    from fedal.simulate.run import resume, run
 
     out = Path(request["out"])
     if (out / "config.toml").exists():
@@ -157,7 +157,7 @@ def _life(request: dict[str, Any]) -> None:
 
 def _command(request: dict[str, Any]) -> None:
     import fedal.cli
-    import fedal.experiments.run as module
+    import fedal.simulate.run as module
 
     original = module.save_checkpoint
 

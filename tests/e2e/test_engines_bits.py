@@ -16,12 +16,12 @@ import fedal
 from commands import fedal as command
 from e2e.lives import outcome
 from fedal import methods
-from fedal.checkpoint import save_checkpoint
 from fedal.config import Config
 from fedal.engine.threads import thread_workers
-from fedal.experiments.assemble import assemble
-from fedal.experiments.world import prepare_world
 from fedal.learners.torch_learner import TorchLearner
+from fedal.records.checkpoint import save_checkpoint
+from fedal.simulate.assemble import assemble
+from fedal.simulate.world import prepare_world
 
 SETTINGS: dict[str, Any] = dict(
     method="fedal",
@@ -134,8 +134,8 @@ def test_a_resumed_run_keeps_nothing_of_its_checkpoint(
         kept.append([name for name, storage in loaded.items() if not storage.expired()])
         save_checkpoint(folder, rounds, state)
 
-    monkeypatch.setattr("fedal.checkpoint.load_file", load)
-    monkeypatch.setattr("fedal.experiments.run.save_checkpoint", save)
+    monkeypatch.setattr("fedal.records.checkpoint.load_file", load)
+    monkeypatch.setattr("fedal.simulate.run.save_checkpoint", save)
     fedal.resume(path, iterations=2)
     assert loaded and kept == [[]]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deployments import SITES, Rehearsal, wait_for
-from fedal.checkpoint import load_checkpoint
+from fedal.records.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root and mount: it makes small disks of its own"

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedal.checkpoint import load_newest, save_checkpoint
 from fedal.learners.base import VERBS
 from fedal.losses import d_cross_entropy
+from fedal.records.checkpoint import load_newest, save_checkpoint
 from frameworks import FRAMEWORKS, Make, batch, train
 from worlds import same_bits, synthetic_images
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedal.checkpoint import load_newest, save_checkpoint
 from fedal.learners.torch_learner import TorchLearner
 from fedal.losses import d_cross_entropy
+from fedal.records.checkpoint import load_newest, save_checkpoint
 from torch_learners import Tied, WithUnusedAndFrozenParts, batch, build, learner_of, train
 from worlds import conv_batch_norm, fingerprint, mlp, same_bits, with_dropout
 

@@ -102,7 +102,7 @@ def test_with_two_clients_the_teacher_of_one_is_the_other(monkeypatch: pytest.Mo
     nets = {"anna": mlp, "ben": conv_batch_norm}
     said: list[dict[str, Tensor]] = []
     taught: list[Tensor] = []
-    module = importlib.import_module("fedal.methods.fedmd")
+    module = importlib.import_module("fedal.methods.outputs.fedmd")
 
     def watched(*arguments: Any) -> Tensor:
         taught.append(original(*arguments))
@@ -307,7 +307,7 @@ def test_a_weight_of_zero_drops_its_term_even_if_the_term_is_infinite() -> None:
 
 def test_a_dropped_adversary_may_be_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = played("fedmd-lf", 1)
-    module = importlib.import_module("fedal.methods.fedal")
+    module = importlib.import_module("fedal.methods.outputs.fedal")
     spoiled = played_with_spoiled_guidance(module, monkeypatch, adversarial=0.0)
     assert differing_clients(expected, spoiled) == []
     with pytest.raises(NonFiniteError, match=r'client "anna", round 0, exchange 1: the gradient of adversarial is not'):

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedal
-from fedal.checkpoint import load_newest, save_checkpoint
 from fedal.engine.loop import Federation
 from fedal.errors import NotApplicableError
 from fedal.learners.torch_learner import TorchSettings
 from fedal.losses import cross_correlation
+from fedal.records.checkpoint import load_newest, save_checkpoint
 from worlds import (
     BATCH,
     CLASSES,

@@ -18,12 +18,12 @@ from fedal.config import ClientConfig, Config
 from fedal.data.dataset import Dataset
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError, NotApplicableError
-from fedal.experiments.assemble import assemble
-from fedal.experiments.world import World
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.losses import kl, non_target, similarities, similarity_kl
 from fedal.messages import ConsensusAndSimilarities, OutputsAndSimilarities
 from fedal.models.classifier import Classifier
+from fedal.simulate.assemble import assemble
+from fedal.simulate.world import World
 from worlds import (
     BATCH,
     CLASSES,

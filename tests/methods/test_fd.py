@@ -13,8 +13,8 @@ from torch import Tensor
 import fedal
 from fedal.learners.torch_learner import TorchSettings
 from fedal.messages import ClassOutputs, Leak
-from fedal.methods import fd
 from fedal.methods.base import ServerSetup
+from fedal.methods.statistics import fd
 from worlds import (
     BATCH,
     CLASSES,

@@ -16,7 +16,7 @@ from fedal.config import REQUIREMENTS
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.messages import Leak
-from fedal.methods.fedgkt import METHOD
+from fedal.methods.samples.fedgkt import METHOD
 from worlds import (
     BATCH,
     CLASSES,

@@ -17,8 +17,9 @@ from fedal.engine.loop import Federation
 from fedal.errors import NotApplicableError
 from fedal.learners.torch_learner import TorchSettings
 from fedal.messages import ClassFeatures, Leak
-from fedal.methods import fedproto, fedproto_public
 from fedal.methods.base import ServerSetup
+from fedal.methods.features import fedproto_public
+from fedal.methods.statistics import fedproto
 from worlds import (
     BATCH,
     CLASSES,

@@ -14,7 +14,7 @@ import fedal
 from fedal.engine.loop import Federation
 from fedal.learners.torch_learner import TorchSettings
 from fedal.messages import ClassInputs, Leak, MeanInputOutputs
-from fedal.methods import hfd
+from fedal.methods.statistics import hfd
 from worlds import (
     CLASSES,
     SHAPE,

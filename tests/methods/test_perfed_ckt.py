@@ -26,7 +26,7 @@ from fedal.methods.base import (
     TransferOptions,
     stack_outputs,
 )
-from fedal.methods.perfed_ckt import METHOD
+from fedal.methods.outputs.perfed_ckt import METHOD
 from worlds import BATCH, CLASSES, NETS, build_federation, differing_clients, play
 
 

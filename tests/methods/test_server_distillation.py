@@ -17,13 +17,13 @@ from fedal.config import Config
 from fedal.engine.loop import Federation
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError, NotApplicableError
-from fedal.experiments.assemble import assemble
-from fedal.experiments.world import prepare_world
 from fedal.learners.torch_learner import TorchLearner
 from fedal.messages import Codes, Leak, Outputs
-from fedal.methods import cfd, mhat
+from fedal.methods.outputs import cfd, mhat
 from fedal.models import build
 from fedal.quantise import dequantise, quantise
+from fedal.simulate.assemble import assemble
+from fedal.simulate.world import prepare_world
 from worlds import BATCH, CLASSES, NETS, build_federation, differing_clients, fingerprint, mlp, play
 
 UNCOMPRESSED = dict(cfd.METHOD.paper_options) | {"tau": 2}

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fedal import methods
-from fedal.checkpoint import load_newest, save_checkpoint
 from fedal.engine.loop import Federation
-from fedal.methods import fedmd
 from fedal.methods.base import Method
+from fedal.methods.outputs import fedmd
+from fedal.records.checkpoint import load_newest, save_checkpoint
 from fedal.seeding import BatchStream
 from worlds import (
     NETS,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from run_folders import write_run
 
-from fedal.experiments.compare import compare
+from fedal.campaigns.compare import compare
 from fedal.report.collect import collect
 from fedal.report.groups import overview
 from fedal.report.page import write_report

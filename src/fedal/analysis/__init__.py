@@ -1,1 +1,1 @@
-"""Theory instruments: what the FedAL paper assumes and bounds, measured. `docs/theory.md` explains each in words."""
+"""`fedal analyse`: a run folder is put together again and measured."""

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedal.analysis.instruments import INSTRUMENTS, Panel
-from fedal.analysis.site import Site
-from fedal.checkpoint import load_newest
 from fedal.data.dataset import Dataset
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError
-from fedal.experiments.assemble import OwnModels, assemble
-from fedal.experiments.world import restore_world
-from fedal.runs import Run
+from fedal.records.checkpoint import load_newest
+from fedal.records.folder import Run
+from fedal.simulate.assemble import OwnModels, assemble
+from fedal.simulate.world import restore_world
+from fedal.theory.instruments import INSTRUMENTS, Panel
+from fedal.theory.view import Site
 
 
 @dataclass(frozen=True)

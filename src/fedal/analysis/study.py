@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedal.analysis.bounds import Bound, ClientTerms, fedal_bound, fedmd_bound
-from fedal.analysis.convergence import Convergence, convergence
-from fedal.analysis.domains import proxy_a_distance
-from fedal.analysis.equilibrium import Equilibrium, check_equilibrium
-from fedal.analysis.instruments import mean_over_clients
-from fedal.analysis.outputs import answers, distances, zeta
 from fedal.analysis.restored import Restored, restored
-from fedal.analysis.risks import risk, train_reference
-from fedal.analysis.site import Columns, Site
 from fedal.data.dataset import Dataset
-from fedal.experiments.assemble import OwnModels
-from fedal.runs import Run, write_json
+from fedal.records.folder import Run, write_json
+from fedal.simulate.assemble import OwnModels
+from fedal.theory.bounds import Bound, ClientTerms, fedal_bound, fedmd_bound
+from fedal.theory.convergence import Convergence, convergence
+from fedal.theory.domains import proxy_a_distance
+from fedal.theory.equilibrium import Equilibrium, check_equilibrium
+from fedal.theory.instruments import mean_over_clients
+from fedal.theory.outputs import answers, distances, zeta
+from fedal.theory.risks import risk, train_reference
+from fedal.theory.view import Columns, Site
 
 REFERENCE_STEPS = 500
 SIGMAS = ("l", "k", "u", "rl", "rg", "n")

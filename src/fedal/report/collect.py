@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedal.errors import ConfigError
-from fedal.runs import RunFolder
+from fedal.records.folder import RunFolder
 
 Row = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError
-from fedal.experiments.statistics import distribution
+from fedal.records.statistics import distribution
 from fedal.report import context, results
 from fedal.report.collect import clean, collect
 from fedal.report.groups import Overview, overview

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from fedal import methods
-from fedal.experiments.statistics import Difference, distribution
+from fedal.records.statistics import Difference, distribution
 from fedal.report.collect import Record, Row
 from fedal.report.groups import Group, Overview
 from fedal.report.markup import Markup, definitions, element, folded, markup, table

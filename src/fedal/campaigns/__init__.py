@@ -1,0 +1,1 @@
+"""Many runs: jobs, the pool that plays them, and what is made of their results."""

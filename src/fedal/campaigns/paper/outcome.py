@@ -1,0 +1,142 @@
+"""What playing an entry of the paper comes to: lines that put ours beside the paper's, as CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedal.campaigns.compare import Row
+from fedal.campaigns.paper.entries import FIGURE_ONLY, Entry, Kind, Number
+from fedal.config import Config
+from fedal.durable import write_atomically
+from fedal.records.folder import RunFolder
+
+Scale = Literal["small", "full"]
+
+HEADS = ("setting", "what", "ours", "paper", "difference", "spread", "seeds", "config")
+QUANTITIES: dict[Kind, str] = {
+    "variances": "largest variance along the run, mean over clients",
+    "outputs": "probability given to class 3, mean over clients and its test samples",
+    "data": "effective number of classes (exp of the entropy), mean over clients",
+}
+ACCURACY = "final test accuracy, mean over clients"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table. Without values, `reason` says why there are none."""
+
+    setting: str
+    what: str  # a method, a loss, a division of data
+    config: str
+    values: tuple[float, ...] = ()  # one per seed
+    paper: Number | str = FIGURE_ONLY
+    reason: str = ""
+    folder: str = ""  # of its runs, seen from the table
+
+    @property
+    def ours(self) -> float | None:
+        return fmean(self.values) if self.values else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds (n - 1)."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.ours is None or isinstance(self.paper, str) else self.ours - self.paper[0]
+
+    def cells(self) -> list[str]:
+        """As the table shows it, in the order of HEADS."""
+        paper = self.paper if isinstance(self.paper, str) else f"{self.paper[0]:g} ± {self.paper[1]:g}"
+        return [
+            self.setting,
+            self.what,
+            _shown(self.ours, ".4g") or self.reason,
+            paper,
+            _shown(self.difference, "+.3f") or "-",
+            _shown(self.spread, ".2g") or "-",
+            str(len(self.values)),
+            self.config,
+        ]
+
+
+def _shown(value: float | None, how: str) -> str:
+    return "" if value is None else format(value, how)
+
+
+@dataclass
+class Outcome:
+    """The lines of an entry's table, and what its figure is drawn from."""
+
+    entry: Entry
+    scale: Scale
+    data: str  # what was played on, in words
+    folder: Path  # of table and figure
+    lines: list[Line] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    rows: dict[str, list[Row]] = field(default_factory=dict)  # column -> the rows of its comparison
+    counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # column -> clients x classes
+    matrices: dict[tuple[str, str], NDArray[np.float64]] = field(default_factory=dict)  # column, method -> outputs
+
+    @property
+    def title(self) -> str:
+        size = "the paper's setting" if self.scale == "full" else "a miniature, not the paper's setting"
+        return f"{self.entry.name} ({self.entry.label}): {self.entry.title}; {size}; on {self.data}"
+
+    @property
+    def quantity(self) -> str:
+        return QUANTITIES.get(self.entry.kind, ACCURACY)
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(line.values for line in self.lines)
+
+    def write(self) -> list[Path]:
+        """NAME.csv with all digits and NAME.md as shown."""
+        RunFolder(self.folder).create()
+        files = {".csv": self._csv(), ".md": self._markdown()}
+        paths = [self.folder / f"{self.entry.name}{ending}" for ending in files]
+        for path, text in zip(paths, files.values(), strict=True):
+            write_atomically(path, text.encode())
+        return paths
+
+    def _csv(self) -> str:
+        buffer = io.StringIO()
+        writer = csv.writer(buffer)
+        writer.writerow([*HEADS, "paper_spread", "reason", "folder", "data", "quantity"])
+        for line in self.lines:
+            mean, spread = (line.paper, "") if isinstance(line.paper, str) else line.paper
+            numbers = [line.ours, mean, line.difference, line.spread, len(line.values)]
+            writer.writerow(
+                [line.setting, line.what, *numbers, line.config, spread, line.reason, line.folder, self.data,
+                 self.quantity]
+            )  # fmt: skip
+        return buffer.getvalue()
+
+    def _markdown(self) -> str:
+        rows = [HEADS, ["---"] * len(HEADS), *(line.cells() for line in self.lines)]
+        table = "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows)
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        return f"# {self.title}\n\nours: {self.quantity}; spread: standard deviation over seeds\n\n{table}\n\n{notes}\n"
+
+
+def config_words(settings: Mapping[str, Any], method: str | None = None) -> str:
+    """The configuration of a line, as short as it can be read; tau belongs to the method."""
+    config = Config(**{**settings, "method": method or "local"})
+    division = str(config.partition) if config.partition == "by-user" else f"{config.partition} {config.alpha:g}"
+    models = config.models if isinstance(config.models, str) else " and ".join(config.models)
+    parts = [config.dataset, f"{len(config.client_names)} clients", division, f"models {models}"]
+    parts += [f"|P| {config.public_size}"]
+    if method:
+        parts += [f"{config.total_rounds * config.tau} iterations", f"tau {config.tau}"]
+    return ", ".join(parts)

@@ -1,0 +1,152 @@
+"""Plays an entry of the paper: one comparison per column, then the lines of its table.
+
+Runs lie in `OUT/SCALE/SETTINGS/METHOD/seed-S`, named by their settings: entries that need the same run share it, and an
+entry that was interrupted continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedal import data as data_sources
+from fedal import methods as known_methods
+from fedal.campaigns.compare import Watcher, compare
+from fedal.campaigns.paper.entries import (
+    FIGURE_ONLY,
+    FULL_SEEDS,
+    MINIATURES,
+    PRETRAIN_SHARE,
+    STAND_IN,
+    Column,
+    Entry,
+    full_settings,
+    small_settings,
+)
+from fedal.campaigns.paper.outcome import Line, Outcome, Scale, config_words
+from fedal.data.check import check
+from fedal.errors import Stopped
+
+
+def play(
+    entry: Entry,
+    scale: Scale,
+    out: Path,
+    *,
+    seeds: int | None = None,
+    jobs: int = 0,
+    watch: Watcher = lambda job, event, details: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Plays or completes all runs of an entry. A data set or method that is missing becomes a reason in the lines."""
+    dataset, words, problem = choose_data(entry.dataset, scale)
+    outcome = Outcome(entry, scale, words, out / scale, notes=[*entry.notes])
+    if scale == "small":
+        outcome.notes.append(_what_small_means(entry, dataset))
+    n_seeds = seeds or (FULL_SEEDS if scale == "full" else entry.small_on(dataset).seeds)
+    for column in entry.columns:
+        settings = full_settings(entry, column) if scale == "full" else small_settings(entry, column, dataset)
+        if problem:
+            whats = column.paper if entry.kind == "variances" else entry.methods
+            outcome.lines += [_line_without(column, what, settings, problem) for what in whats]
+        elif entry.kind == "data":
+            from fedal.campaigns.paper.measures import divide
+
+            outcome.lines.append(divide(outcome, column, settings, n_seeds))
+        else:
+            _compare(outcome, column, settings, n_seeds, jobs, watch, should_stop)
+    return outcome
+
+
+def choose_data(name: str, scale: Scale) -> tuple[str, str, str]:
+    """The data set to play on for the paper's, how it is called, and what is missing (empty: nothing)."""
+    report = check(name) if data_sources.is_installed(name) else None
+    if report is not None and report.ok:
+        return name, name, ""
+    if report is not None and scale == "small" and "accept_unverified" in MINIATURES[name].settings:
+        return name, f"{name} (files that are not the publisher's, such as SVHN-40k restored)", ""
+    command = data_sources.describe(name).fetch_command()
+    state = "is not installed" if report is None else "has files that are not the publisher's"
+    if scale == "full":
+        return name, name, f"{name} {state}; type: {command}"
+    return STAND_IN, f"{STAND_IN} in place of {name}, which {state} (type: {command})", ""
+
+
+def minutes(entry: Entry, dataset: str, cores: int = 2) -> float:
+    """A rough estimate of how long the miniature takes on free cores."""
+    if entry.kind == "data":
+        return 1.0
+    miniature = entry.small_on(dataset)
+    measuring = 6 if entry.kind == "variances" else 1  # times the run itself, on svhn
+    return len(entry.methods) * len(entry.columns) * miniature.seeds * miniature.run_s * measuring / cores / 60
+
+
+def folder_name(settings: Mapping[str, Any]) -> str:
+    """Names everything that differs between the runs of one scale."""
+    parts = [settings["dataset"], *(["same"] if settings.get("models") == "same" else [])]
+    parts += [f"alpha-{settings.get('alpha', 1.0):g}", f"clients-{settings['clients']}"]
+    parts += [f"public-{settings['public_size']}", f"iterations-{settings['iterations']}"]
+    return "-".join([*parts, *settings.get("instruments", ())])
+
+
+def _what_small_means(entry: Entry, dataset: str) -> str:
+    miniature = entry.small_on(dataset)
+    if entry.kind == "data":
+        return f"small means: the data are {dataset}, as they are installed; nothing is trained"
+    settings = {**miniature.settings, **_small_options(entry, dataset)}
+    if "models" in entry.settings:
+        settings["models"] = entry.settings["models"]
+    shown = [f"{key} {' and '.join(value) if isinstance(value, tuple) else value}" for key, value in settings.items()]
+    shown += [f"|P| times {miniature.public_share:g}"] if miniature.public_share != 1 else []
+    shown += [f"clients times {miniature.client_share:g}"] if "clients" in entry.columns[0].settings else []
+    shown += [miniature.words] if miniature.words else []
+    return (
+        f"small means: {', '.join(shown)}; where the paper prints numbers, the differences are between two settings: "
+        "compare the order of the methods, not the numbers"
+    )
+
+
+def _small_options(entry: Entry, dataset: str) -> dict[str, Any]:
+    """The options of miniatures that a method of the entry has."""
+    settings = entry.small_on(dataset).settings
+    known = {key for name in _installed(entry) for key in known_methods.get(name).options.model_fields}
+    options: dict[str, Any] = {"pretrain_iterations": round(PRETRAIN_SHARE * settings["iterations"])}
+    if isinstance(settings.get("models"), tuple):  # the data set's largest candidate would take most of the time
+        options["server_model"] = settings["models"][-1]
+    return {key: value for key, value in options.items() if key in known}
+
+
+def _installed(entry: Entry) -> list[str]:
+    return [name for name in entry.methods if name in known_methods.names()]
+
+
+def _line_without(column: Column, what: str, settings: Mapping[str, Any], reason: str) -> Line:
+    return Line(column.name, what, config_words(settings), (), column.paper.get(what, FIGURE_ONLY), reason)
+
+
+def _compare(
+    outcome: Outcome,
+    column: Column,
+    settings: dict[str, Any],
+    seeds: int,
+    jobs: int,
+    watch: Watcher,
+    should_stop: Callable[[], bool],
+) -> None:
+    from fedal.campaigns.paper.measures import read_lines
+
+    entry, path = outcome.entry, outcome.folder / folder_name(settings)
+    options = _small_options(entry, settings["dataset"]) if outcome.scale == "small" else {}
+    methods = _installed(entry)
+    try:
+        found = compare(methods, seeds, path, {**settings, **options}, jobs=jobs, watch=watch, should_stop=should_stop)
+    except Stopped:
+        raise Stopped("stopped; what is finished is kept. Type the same command again to continue.") from None
+    outcome.rows[column.name] = found.rows
+    outcome.notes += [note for note in found.notes if note not in outcome.notes]
+    for row in found.rows:
+        outcome.lines += read_lines(outcome, column, row, settings, path)
+    for name in entry.methods:
+        if name not in methods:
+            outcome.lines.append(_line_without(column, name, settings, "this method is not installed"))

@@ -1,0 +1,1 @@
+"""Who is who in a deployment: the authority, enrolment of sites, and the identities that TLS checks."""

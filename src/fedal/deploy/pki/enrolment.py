@@ -1,0 +1,237 @@
+"""Enrolment with one-time tokens: a site makes its own key, and nobody else ever holds it.
+
+The operator hands a site a token; the site answers with a request, which is its public key and a proof that it knows
+the token's secret; the operator spends the token on a certificate for that key. All three are files, so that the
+authority's key stays on a machine without a network. Only the token must travel unseen: a request can not be turned
+into one for another key without the secret, and a certificate is public. Who steals a token can spend it once, and the
+site notices, because its own request is refused then.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import re
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedal.deploy.pki import authority as certs
+from fedal.deploy.pki.authority import REQUEST
+from fedal.durable import sync_folder, write_atomically
+from fedal.errors import ConfigError
+
+HOURS = 72
+LEDGER = "tokens"
+SPENT = ".spent"
+NUMBER = re.compile(r"[0-9a-f]{32}")
+ASK = "Ask the operator for a new token."
+
+
+@dataclass(frozen=True)
+class Token:
+    """What a site is handed: all of an invitation but key and certificate."""
+
+    federation: str
+    site: str
+    public_sha256: str | None
+    authority: str
+    number: str
+    secret: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the operator remembers of it, in a file named after site and number; its suffix says whether it is spent.
+
+    So whatever is in such a file, a site can be revoked and get a new token.
+    """
+
+    path: Path
+    secret: str
+    until: float  # seconds since 1970
+    days: int
+
+    @property
+    def site(self) -> str:
+        return _site_of(self.path)
+
+
+def make_token(
+    folder: Path, site: str, public_sha256: str | None, hours: float = HOURS, days: int = certs.DAYS
+) -> Path:
+    """A token for this site in `folder/SITE.token`, good for one certificate. An older one is void."""
+    certs.refuse_bad_invitation(site, public_sha256)
+    token = Token(
+        certs.federation_of(folder),
+        site,
+        public_sha256,
+        certs.read_pem(folder / "ca.pem").decode(),
+        secrets.token_hex(16),
+        secrets.token_hex(32),
+    )
+    ledger = folder / LEDGER
+    ledger.mkdir(mode=0o700, exist_ok=True)
+    void_tokens(folder, site)
+    content = {"secret": token.secret, "until": time.time() + 3600 * hours, "days": days}
+    write_atomically(ledger / f"{site}.{token.number}.json", _json(content))
+    path = folder / f"{site}.token"
+    certs.write_secret(path, _json(asdict(token)))
+    return path
+
+
+def make_request(token_file: Path, out: Path | None = None) -> Path:
+    """At the site: a key of its own and the request for a certificate, in the folder that becomes its invitation.
+
+    A key that is there already is kept: then this renews, and a running site is not disturbed.
+    """
+    token = _read_token(token_file)
+    out = out or Path(token.site)
+    content = {"federation": token.federation, "site": token.site, "public_sha256": token.public_sha256}
+    _refuse_other_invitation(out, content)
+    out.mkdir(parents=True, exist_ok=True)
+    if (out / "key.pem").exists():
+        key = certs.read_key(out / "key.pem")
+    else:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certs.write_key(out / "key.pem", key)
+    asked = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    pem = asked.public_bytes(serialization.Encoding.PEM)
+    write_atomically(out / "ca.pem", token.authority.encode())
+    write_atomically(out / "invitation.json", _json(content))
+    request = {"number": token.number, "request": pem.decode(), "proof": _proof(token.secret, pem)}
+    write_atomically(out / REQUEST, _json(request))
+    return out
+
+
+def enrol(folder: Path, request_file: Path) -> tuple[str, Path]:
+    """The site's name and its certificate, in `folder/SITE.cert.pem`; the token is spent.
+
+    It is spent before the certificate is written: a crash in between costs a new token, never a second certificate.
+    """
+    request = certs.read_json(request_file, f"Ask the site for the {REQUEST} of `fedal certs request`.")
+    number, pem, proof = (request.get(key) for key in ("number", "request", "proof"))
+    if not (isinstance(number, str) and isinstance(pem, str) and isinstance(proof, str) and NUMBER.fullmatch(number)):
+        raise ConfigError(f"{request_file}: expected the texts number, request and proof. Ask the site for it again.")
+    entry = _entry(folder, number, request_file)
+    if not hmac.compare_digest(proof.encode(), _proof(entry.secret, pem.encode()).encode()):
+        raise ConfigError(
+            f"{request_file}: whoever made it does not know the secret of the token for {entry.site}, or it was "
+            "changed on the way. The token is still good. Ask the site for its request again."
+        )
+    if time.time() > entry.until:
+        end = time.strftime("%Y-%m-%d %H:%M", time.gmtime(entry.until))
+        raise ConfigError(
+            f"{request_file}: the token for {entry.site} was good until {end} UTC. "
+            f"Make a new one: fedal certs token {entry.site}"
+        )
+    key = _requested_key(pem, request_file)
+    _spend(entry.path, request_file)
+    certificate = certs.sign_site(folder, entry.site, key, entry.days)
+    path = folder / f"{entry.site}.cert.pem"
+    write_atomically(path, certificate.public_bytes(serialization.Encoding.PEM))
+    return entry.site, path
+
+
+def void_tokens(folder: Path, site: str) -> int:
+    """No open token for this site is good any more; how many there were."""
+    opened = [*(folder / LEDGER).glob(f"{site}.*.json")]
+    for path in opened:
+        _spend(path, path)
+    return len(opened)
+
+
+def _read_token(path: Path) -> Token:
+    found = certs.read_json(path, ASK)
+    names = set(Token.__dataclass_fields__)
+    texts = all(isinstance(found.get(name), str) for name in names - {"public_sha256"})
+    if set(found) != names or not texts:
+        raise ConfigError(f"{path}: not a token that `fedal certs token` made. {ASK}")
+    token = Token(**found)
+    certs.refuse_bad_invitation(token.site, token.public_sha256)
+    try:
+        x509.load_pem_x509_certificate(token.authority.encode())
+    except ValueError as error:
+        raise ConfigError(f"{path}: its authority is no certificate ({error}). {ASK}") from None
+    return token
+
+
+def _refuse_other_invitation(out: Path, content: dict[str, Any]) -> None:
+    path = out / "invitation.json"
+    if not path.exists():
+        return
+    found = certs.read_json(path, "Choose another --out.")
+    if any(found.get(key) != content[key] for key in ("federation", "site")):
+        raise ConfigError(
+            f"{out} is the invitation of {found.get('site')} in {found.get('federation')}; the token is for "
+            f"{content['site']} in {content['federation']}. Choose another --out."
+        )
+
+
+def _entry(folder: Path, number: str, request_file: Path) -> Entry:
+    certs.federation_of(folder)  # says so when this is no authority
+    found = [*(folder / LEDGER).glob(f"*.{number}.*")]
+    if not found:
+        raise ConfigError(f"{request_file}: {folder} never made that token. Is it for another authority (--out)?")
+    path = found[0]
+    if path.suffix == SPENT:
+        raise _already_spent(path, request_file)
+    advice = f"Make a new one: fedal certs token {_site_of(path)}"
+    content = certs.read_json(path, advice)
+    try:
+        return Entry(path, str(content["secret"]), float(content["until"]), int(content["days"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: damaged ({type(error).__name__}: {error}). {advice}") from None
+
+
+def _site_of(path: Path) -> str:
+    return path.name.partition(".")[0]
+
+
+def _spend(path: Path, request_file: Path) -> None:
+    """One rename: of two that try at the same time, one finds nothing to rename."""
+    try:
+        os.rename(path, path.with_suffix(SPENT))
+    except FileNotFoundError:
+        raise _already_spent(path, request_file) from None
+    sync_folder(path.parent)
+
+
+def _already_spent(path: Path, request_file: Path) -> ConfigError:
+    site = _site_of(path)
+    return ConfigError(
+        f"{request_file}: its token for {site} was spent or voided before; a token is good for one certificate. If "
+        f"{path.parent.parent / f'{site}.cert.pem'} is not of that site's own request, somebody else has its token: "
+        f"fedal certs revoke {site}. Make a new one: fedal certs token {site}"
+    )
+
+
+def _requested_key(pem: str, request_file: Path) -> ec.EllipticCurvePublicKey:
+    """The key to be certified, whose owner has signed; whatever else the request says counts for nothing."""
+    try:
+        asked = x509.load_pem_x509_csr(pem.encode())
+        key = asked.public_key()
+        signed = asked.is_signature_valid
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{request_file}: no request for a certificate ({error}).") from None
+    if not signed or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.key_size < 256:
+        raise ConfigError(
+            f"{request_file}: expected an elliptic key of 256 bits or more, and its signature. "
+            "`fedal certs request` makes such a request."
+        )
+    return key
+
+
+def _proof(secret: str, pem: bytes) -> str:
+    return hmac.digest(secret.encode(), pem, "sha256").hex()
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1) + "\n").encode()

@@ -1,0 +1,81 @@
+"""What a server shows of itself, and which certificates it no longer believes: files, read again when they change.
+
+So certificates are renewed and revoked without a restart. A file that cannot be used leaves the one before in force.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+
+from fedal.deploy.channel import server_credentials
+from fedal.deploy.pki.authority import PEMS, REVOKED, Pems, check_pems, read_pems, revoked_serials
+from fedal.deploy.refusals import Code, Refused
+from fedal.errors import ConfigError
+
+Log = Callable[..., None]
+Version = tuple[int, int]
+
+
+class ServerIdentity:
+    """The folder of `fedal certs server`."""
+
+    def __init__(self, folder: Path, log: Log) -> None:
+        self._folder, self._log = folder, log
+        self._list = os.path.join(folder, REVOKED)  # asked for at every message: made once, and not by pathlib
+        self._pems = read_pems(folder)
+        if warning := check_pems(self._pems, folder):
+            log("warning", text=f"{warning}.")
+        self._pem_versions, self._list_version = self._versions(), _version(self._list)
+        self._revoked = revoked_serials(folder / REVOKED, self._pems.authority)
+
+    def credentials(self) -> grpc.ServerCredentials:
+        return server_credentials(self._pems.authority, self._pems.certificate, self._pems.key, renewed=self._renewed)
+
+    def refuse_revoked(self, serial: int) -> None:
+        found = _version(self._list)
+        if found != self._list_version:
+            self._list_version = found
+            try:
+                self._revoked = revoked_serials(self._folder / REVOKED, self._pems.authority)
+                self._log("revocations", count=len(self._revoked))
+            except ConfigError as error:
+                self._log("warning", text=f"{error} The list from before stays in force.")
+        if serial in self._revoked:
+            raise Refused(Code.REVOKED, "the operator has revoked this certificate. Ask for a new invitation.")
+
+    def _renewed(self) -> Pems | None:
+        """Asked at every handshake: the files if they have changed."""
+        found = self._versions()
+        if found == self._pem_versions:
+            return None
+        try:
+            pems = read_pems(self._folder)
+            check_pems(pems, self._folder)
+        except ConfigError as error:  # perhaps a copy under way: the next handshake looks again
+            self._log("warning", text=f"{error} The certificate from before stays in force.")
+            return None
+        self._pems, self._pem_versions = pems, found
+        self._log("certificate renewed")
+        return pems
+
+    def _versions(self) -> tuple[Version | None, ...]:
+        return tuple(_version(os.path.join(self._folder, name)) for name in PEMS)
+
+
+def serial_of(certificate: bytes) -> int:
+    return x509.load_pem_x509_certificate(certificate).serial_number
+
+
+def _version(path: str) -> Version | None:
+    if not os.access(path, os.F_OK):  # mostly so of the list, which is asked for at every message: no exception is made
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino

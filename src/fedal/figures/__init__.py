@@ -1,0 +1,1 @@
+"""All drawing. Nothing here measures."""

@@ -1,0 +1,58 @@
+"""A blank figure in the house style, and how one is saved: SVG for papers, PNG for everything else."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from fedal.errors import FedalError
+from fedal.figures.curves import COLOURS
+
+INK, SOFT = "#222222", "#8a8a8a"
+
+__all__ = ["COLOURS", "INK", "SOFT", "blank", "legend_below", "save"]
+
+
+def blank(width: float, height: float, columns: int = 1, **ratios: Any) -> tuple[Any, list[Any]]:
+    """A figure and its axes side by side, drawn without a screen and without touching pyplot's state."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise FedalError("plots need matplotlib. Type: pip install 'fedal[report]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(1, columns, squeeze=False, gridspec_kw=ratios or None)[0])
+    for each in axes:
+        each.spines[["top", "right"]].set_visible(False)
+        each.spines[["left", "bottom"]].set_color(SOFT)
+        each.tick_params(color=SOFT, labelcolor=INK, labelsize=9)
+        each.grid(alpha=0.25)
+        each.set_axisbelow(True)
+    return figure, axes
+
+
+def legend_below(figure: Any, axes: Any) -> None:
+    """What is drawn in `axes`, under the figure where it hides nothing, in rows of about equal length."""
+    handles, labels = axes.get_legend_handles_labels()
+    letters = max(
+        len(re.sub(r"\\\w+|[${}^_]", "", label)) for label in labels
+    )  # as shown, without the marks of formulas
+    inches = 0.55 + 0.065 * letters
+    rows = math.ceil(len(labels) / max(1, int(figure.get_figwidth() / inches)))
+    columns = math.ceil(len(labels) / rows)
+    figure.legend(handles, labels, frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
+
+
+def save(figure: Any, path: Path) -> list[Path]:
+    """Writes PATH.png and PATH.svg; the same figure always gives the same bytes."""
+    import matplotlib
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
+    with matplotlib.rc_context({"svg.hashsalt": "fedal"}):
+        figure.savefig(files[0], dpi=150)
+        figure.savefig(files[1], metadata={"Date": None})
+    return files

@@ -1,0 +1,271 @@
+"""The figures of `fedal analyse`, one per instrument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedal.analysis.study import SIGMAS, Study
+from fedal.figures.canvas import COLOURS, INK, SOFT, blank, legend_below, save
+
+BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
+SIGMA_WORDS = {
+    "l": "own\nlabels",
+    "k": "others'\nmean",
+    "u": "adver-\nsarial",
+    "rl": "keep,\nlocal",
+    "rg": "keep,\ntransfer",
+    "n": "discrimi-\nnator",
+}
+VARIANCE = r"$\mathbb{E}\,\Vert g_B - g\,\Vert^2$"
+PARTS = {  # of a bound: how it is called, its colour
+    "risk": ("loss on own data", "#4C78A8"),
+    "disagreement": ("disagreement ζ", ORANGE),
+    "distance": ("distance of data", GREEN),
+    "joint_loss": ("joint loss λ", PINK),
+}
+
+
+def draw_all(study: Study) -> list[Path]:
+    """Writes every figure that the run has the numbers for."""
+    written = []
+    for name, draw in FIGURES.items():
+        figure = draw(study)
+        if figure is not None:
+            config = study.run.config
+            figure.suptitle(
+                f"{config.method} on {config.dataset}, {len(study.clients)} clients, {config.partition}, "
+                f"alpha {config.alpha:g}, after {study.rounds * config.tau} iterations",
+                fontsize=9, color=SOFT, x=0.01, ha="left",
+            )  # fmt: skip
+            written += save(figure, study.folder / name)
+    return written
+
+
+def draw_zeta(study: Study) -> Any:
+    """Disagreement over time, and of each client at the end."""
+    figure, (time, end) = blank(9, 3.6, 2, width_ratios=[1.6, 1])
+    uploads = [(row["iteration"], row["disagreement"]) for row in study.rows() if "disagreement" in row]
+    of_clients = _client_curves(study, "zeta")
+    for curve in of_clients.values():
+        time.plot(*zip(*curve, strict=True), color=BLUE, alpha=0.3, linewidth=0.9)
+    if of_clients:
+        time.plot([], [], color=BLUE, alpha=0.4, linewidth=0.9, label="each client, whole public set")
+    if uploads:
+        time.plot(*zip(*uploads, strict=True), color=ORANGE, marker="o", markersize=3, label="mean of the uploads")
+    if uploads or of_clients:
+        time.set_xlim(left=0)
+        time.set_ylim(bottom=0)
+        time.legend(frameon=False, fontsize=9)
+    _label(time, "disagreement over time", "iterations", "ζ in nats")
+    ranked = sorted(study.clients, key=lambda client: study.terms[client].zeta)
+    end.barh(ranked, [study.terms[client].zeta for client in ranked], color=BLUE, height=0.7)
+    end.grid(axis="y", visible=False)
+    _label(end, "final models, by client", "ζ in nats", "")
+    return figure
+
+
+def draw_bounds(study: Study) -> Any:
+    """Both bounds, cut into their terms, against the loss that was measured."""
+    figure, (axes,) = blank(8, 2.9)
+    names = [f"{name}'s bound" for name in study.bounds]
+    bounds = list(study.bounds.values())
+    left = np.zeros(len(names))
+    for part, (words, colour) in PARTS.items():
+        if getattr(bounds[0], part) is None:
+            continue
+        widths = np.array([getattr(bound, part) or 0.0 for bound in bounds])
+        axes.barh(names, widths, left=left, color=colour, height=0.55, label=words)
+        for row, width in enumerate(widths):
+            if width > 0.06 * max(bound.total for bound in bounds):
+                axes.text(left[row] + width / 2, row, f"{width:.2f}", ha="center", va="center", color="white", size=9)
+        left += widths
+    for row, total in enumerate(left):
+        axes.text(total, row, f"  {total:.2f}", va="center", size=9, color=INK, weight="bold")
+    axes.axvline(study.global_loss, color=INK, linestyle="--", linewidth=1.2)
+    axes.annotate(
+        f"measured {study.global_loss:.2f}", (study.global_loss, -0.5), (3, 0), textcoords="offset points", size=9,
+        va="bottom", color=INK,
+    )  # fmt: skip
+    axes.set_ylim(len(names) - 0.5, -0.85)
+    axes.set_xlim(0, 1.12 * max(left.max(), study.global_loss))
+    axes.grid(axis="y", visible=False)
+    missing = "" if bounds[0].joint_loss is not None else ", and without λ"
+    _label(axes, "", f"nats (without the sampling term, {bounds[0].sampling:.1f} in both{missing})", "")
+    legend_below(figure, axes)
+    return figure
+
+
+def draw_variances(study: Study) -> Any:
+    """sigma^2 of each loss: a dot per client, a bar at the mean; over time where the run recorded it."""
+    if not study.variances:
+        return None
+    curves = {name: _curve(study, f"variance_{name}") for name in study.variances}
+    along = any(len(curve) > 1 for curve in curves.values())
+    figure, axes = blank(9.5 if along else 5.5, 3.8, 2 if along else 1)
+    now = axes[-1]
+    if along:
+        axes[0].sharey(now)  # before anything is drawn: afterwards it would cut to what the other shows
+    for place, name in enumerate(study.variances):
+        values = np.array(list(study.variances[name].values()))
+        spread = np.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else np.zeros(1)
+        now.scatter(place + spread, values, s=16, color=_sigma_colour(name), alpha=0.7, linewidth=0)
+        now.hlines(values.mean(), place - 0.34, place + 0.34, color=INK, linewidth=1.6)
+        if along:
+            axes[0].plot(*zip(*curves[name], strict=True), color=_sigma_colour(name), marker="o", markersize=3,
+                         label=_sigma(name))  # fmt: skip
+    now.set_xticks(range(len(study.variances)), [f"{_sigma(n)}\n{SIGMA_WORDS[n]}" for n in study.variances], fontsize=8)
+    now.set_yscale("log")
+    now.grid(axis="x", visible=False)
+    _label(now, "final models: a dot per client, line = mean", "", "" if along else VARIANCE)
+    if along:
+        axes[0].set_xlim(left=0)
+        legend_below(figure, axes[0])
+        _label(axes[0], "over time, mean over clients", "iterations", VARIANCE)
+    return figure
+
+
+def draw_convergence(study: Study) -> Any:
+    """Squared gradient norms against T on logarithmic axes, with the rate that the theorem promises."""
+    found = study.convergence
+    if len(found.rounds) < 2:
+        return None
+    from matplotlib.ticker import NullLocator
+
+    figure, (axes,) = blank(6.2, 4.2)
+    axes.loglog(found.rounds, found.clients, color=BLUE, alpha=0.45, label="clients, this round")
+    if any(found.discriminator):
+        axes.loglog(found.rounds, found.discriminator, color=GREEN, alpha=0.6, label="discriminator, this round")
+    axes.loglog(found.rounds, found.average, color=ORANGE, marker="o", markersize=3.5, label="average up to round T")
+    axes.loglog(found.rounds, found.reference, color=INK, linestyle="--", linewidth=1, label="∝ 1 / √(T τ)")
+    axes.set_xticks(found.rounds[:: max(1, len(found.rounds) // 8)])
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    legend_below(figure, axes)
+    _label(axes, "squared gradient norms", "rounds T", "squared norm")
+    return figure
+
+
+def draw_equilibrium(study: Study) -> Any:
+    """How far apart any two clients are, and whether somebody can tell them apart."""
+    found, n = study.equilibrium, len(study.clients)
+    figure, (apart, guess) = blank(9.5, 4.2, 2)
+    apart.grid(visible=False)
+    image = apart.imshow(study.distances, cmap="Blues", vmin=0, vmax=max(0.1, found.largest_distance))
+    if n <= 12:
+        for row, values in enumerate(study.distances):
+            for column, value in enumerate(values):
+                shade = "white" if value > 0.6 * max(0.1, found.largest_distance) else INK
+                if row != column:
+                    apart.text(column, row, f"{value:.2f}".lstrip("0"), ha="center", va="center", size=7, color=shade)
+        apart.set_xticks(range(n), [name.removeprefix("client-") for name in study.clients], fontsize=8)
+        apart.set_yticks(range(n), study.clients, fontsize=8)
+    figure.colorbar(image, ax=apart, shrink=0.8).outline.set_visible(False)
+    _label(apart, "share of probability placed differently", "", "")
+    curve = _curve(study, "discriminator_accuracy")
+    end = study.rounds * study.run.config.tau
+    guess.axhline(found.chance, color=INK, linestyle="--", linewidth=1)
+    guess.fill_between(
+        [0, end * 1.03], found.chance - found.margin, found.chance + found.margin, color=SOFT, alpha=0.15
+    )
+    guess.annotate(
+        "chance, 1/N", (0, found.chance - found.margin), (4, -11), textcoords="offset points", size=8, color=INK
+    )
+    if curve:
+        guess.plot(*zip(*curve, strict=True), color=BLUE, marker="o", markersize=3, label="during the run")
+    if found.discriminator is not None:
+        guess.scatter([end], [found.discriminator], color=BLUE, s=50, zorder=3, label="its discriminator, final models")
+    guess.scatter(
+        [end], [found.fresh], color=ORANGE, marker="D", s=42, zorder=3, label="a fresh discriminator, unseen samples"
+    )
+    guess.set_xlim(0, end * 1.03)
+    guess.set_ylim(0, max(0.25, 1.55 * found.fresh, 1.55 * (found.discriminator or 0), 2.5 * found.chance))
+    guess.legend(frameon=False, fontsize=9)
+    _label(guess, "share of outputs whose owner is guessed", "iterations", "accuracy")
+    return figure
+
+
+def draw_forgetting(study: Study) -> Any:
+    """What local training does to accuracy on global data, and the transfer to accuracy on own data.
+
+    Along the run where it was recorded, else before and after in the one further round.
+    """
+    if not study.forgetting:
+        return None
+    stages = {
+        "accuracy on global data": ("local training", "global_before_local", "global_after_local"),
+        "accuracy on own data": ("transfer", "own_before_transfer", "own_after_transfer"),
+    }
+    figure, axes = blank(9, 3.8, 2)
+    for panel, (what, (stage, before, after)) in zip(axes, stages.items(), strict=True):
+        changes = [(row["iteration"], 100 * (row[after] - row[before])) for row in study.rows() if before in row]
+        if len(changes) > 1:
+            _draw_changes(panel, changes)
+            _label(panel, f"{what}: change by each {stage}", "iterations", "percentage points" * (panel is axes[0]))
+        else:
+            _draw_slopes(panel, study, before, after)
+            _label(panel, f"{what}, around one {stage}", "thin: each client, thick: mean", "")
+    if axes[0].get_legend_handles_labels()[1]:
+        legend_below(figure, axes[0])
+    return figure
+
+
+def _draw_changes(panel: Any, changes: list[tuple[int, float]]) -> None:
+    x, y = (np.array(values) for values in zip(*changes, strict=True))
+    panel.axhline(0, color=INK, linewidth=1)
+    panel.fill_between(x, y, 0, where=y < 0, interpolate=True, color=ORANGE, alpha=0.25, linewidth=0, label="forgotten")
+    panel.fill_between(x, y, 0, where=y > 0, interpolate=True, color=BLUE, alpha=0.2, linewidth=0, label="gained")
+    panel.plot(x, y, color=INK, linewidth=1.2, marker="o", markersize=3)
+    panel.set_xlim(left=0)
+
+
+def _draw_slopes(panel: Any, study: Study, before: str, after: str) -> None:
+    for row in study.further_round.values():
+        if before in row:
+            panel.plot([0, 1], [row[before], row[after]], color=BLUE, alpha=0.35, linewidth=1, marker="o", ms=3)
+    ends = [study.forgetting[before], study.forgetting[after]]
+    panel.plot([0, 1], ends, color=ORANGE, linewidth=2.2, marker="o", ms=5)
+    panel.annotate(f"{ends[0]:.3f}", (0, ends[0]), (-6, 0), textcoords="offset points", ha="right", va="center")
+    panel.annotate(f"{ends[1]:.3f}", (1, ends[1]), (6, 0), textcoords="offset points", va="center")
+    panel.set_xticks([0, 1], ["before", "after"])
+    panel.set_xlim(-0.35, 1.35)
+    panel.set_ylim(top=min(panel.get_ylim()[1], 1.003))
+
+
+FIGURES: dict[str, Callable[[Study], Any]] = {
+    "zeta": draw_zeta,
+    "bounds": draw_bounds,
+    "variances": draw_variances,
+    "convergence": draw_convergence,
+    "equilibrium": draw_equilibrium,
+    "forgetting": draw_forgetting,
+}
+
+
+def _curve(study: Study, column: str) -> list[tuple[int, float]]:
+    return [(row["iteration"], row[column]) for row in study.rows() if column in row]
+
+
+def _client_curves(study: Study, column: str) -> dict[str, list[tuple[int, float]]]:
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for row in study.run.client_metrics:
+        if column in row:
+            curves.setdefault(row["client"], []).append((row["iteration"], row[column]))
+    return curves
+
+
+def _sigma(name: str) -> str:
+    return rf"$\sigma^2_\mathrm{{{name}}}$"
+
+
+def _sigma_colour(name: str) -> str:
+    return COLOURS[SIGMAS.index(name)]
+
+
+def _label(axes: Any, title: str, x: str, y: str) -> None:
+    axes.set_title(title, fontsize=10, loc="left", color=INK)
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)

@@ -1,0 +1,1 @@
+"""Several small nets of one architecture that learn as one."""

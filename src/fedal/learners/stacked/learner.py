@@ -1,0 +1,99 @@
+"""Several torch learners of one architecture behind the two verbs of one, with a client axis in front of every tensor.
+
+The members stay what they are: their parameters and optimizer states are views of the stack's, so each can be
+evaluated, saved and restored alone, in the same format as if it had never been stacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedal.learners.base import Mode, State
+from fedal.learners.fused_adam import FusedAdam
+from fedal.learners.stacked.net import StackedNet
+from fedal.learners.torch_learner import TorchLearner
+
+
+class StackedLearner:
+    """Learns for all `members` at once: logits are (G, B, K), and so is the gradient that comes back."""
+
+    def __init__(self, members: Sequence[TorchLearner], input_rank: int) -> None:
+        self._members = list(members)
+        settings = self._members[0].settings
+        self._net = StackedNet([member.module for member in self._members], input_rank)
+        self._optimizer = FusedAdam(self._net.parameters, settings.lr, settings.weight_decay)
+        self._pending: list[Tensor] = []
+        self._spares: list[StackedNet] = []  # nets of anchors that are gone, to be filled again
+        for index, member in enumerate(self._members):
+            for whole, own in zip(self._net.parameters, member.parameters, strict=True):
+                slots = self._optimizer.slots(whole)
+                own.data = self._net.part(whole.data, index)
+                member.share_optimizer_state(
+                    own,
+                    {name: slot if name == "step" else self._net.part(slot, index) for name, slot in slots.items()},
+                )
+
+    def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
+        """No layer that can be stacked behaves differently in any mode."""
+        with torch.enable_grad():
+            output = self._net(x)
+        self._pending.append(output)
+        return output.detach()
+
+    def learn(self, *dlogits: Tensor) -> None:
+        if len(dlogits) != len(self._pending):
+            raise ValueError(f"learn() got {len(dlogits)} gradients for {len(self._pending)} pending passes")
+        torch.autograd.backward(self._pending, dlogits)
+        self._optimizer.step()
+        self._optimizer.zero_grad()  # now, not before the next step: a client that waits holds no gradients
+        self.forget()
+        for member in self._members:
+            member.count_step()
+
+    def forget(self) -> None:
+        self._pending.clear()
+
+    def frozen(self, mode: Mode = "train") -> StackedFrozen:
+        return StackedFrozen(self._net, self._spares)
+
+    def predict(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._net(x)
+
+    def state_dict(self) -> State:
+        return {str(index): member.state_dict() for index, member in enumerate(self._members)}
+
+    def load_state_dict(self, state: State) -> None:
+        for index, member in enumerate(self._members):
+            member.load_state_dict(state[str(index)])
+        self.forget()
+
+
+class StackedFrozen:
+    """An anchor: all members as they were. Its net returns to the learner for the next anchor when it is dropped."""
+
+    def __init__(self, net: StackedNet, spares: list[StackedNet]) -> None:
+        self._spares = spares
+        self._net = spares.pop() if spares else net.frozen_copy()
+        self._fill(net.parameters)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._net(x)
+
+    def state_dict(self) -> State:
+        return {str(index): parameter.clone() for index, parameter in enumerate(self._net.parameters)}
+
+    def load_state_dict(self, state: State) -> None:
+        self._fill(list(state.values()))
+
+    @torch.no_grad()
+    def _fill(self, values: Sequence[Tensor]) -> None:
+        torch._foreach_copy_([*self._net.parameters], [*values])
+
+    def __del__(self) -> None:
+        if hasattr(self, "_net"):
+            self._spares.append(self._net)

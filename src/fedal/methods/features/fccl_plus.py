@@ -1,0 +1,96 @@
+"""FCCL+ (Huang, Ye, Shi, Du, TPAMI 2023): FCCL plus similarities of public samples, and non-target distillation.
+
+Besides logits, clients exchange how similar the samples of a public batch look to them: cosines of features, never the
+features, so widths may differ. In local training the previous self teaches on the classes that are not the label.
+From the authors' code; docs/methods/fccl+.md says what differs: one forward pass for logits and features, a std that
+fits its correlation, teachers in evaluation mode, local training before the exchange, no teacher in the first round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from pydantic import Field
+
+from fedal.aggregate import mean_over_clients
+from fedal.lazy import torch
+from fedal.losses import non_target, similarities, similarity_kl
+from fedal.messages import ConsensusAndSimilarities, OutputsAndSimilarities
+from fedal.methods.base import ClientRound, Method, Replies, ServerLogic, ServerRound, stack_outputs, weighted
+from fedal.methods.outputs.fccl import CorrelationClient, CorrelationOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedal.learners.base import FeatureLearner
+
+
+class FCCLPlusOptions(CorrelationOptions):
+    temperature: float = Field(3.0, gt=0, description="temperature T of the non-target distillation")
+    renormalise: bool = Field(
+        False, description="softmax over the K - 1 other classes only: a true KL, unlike the authors' code"
+    )
+    similarity: float = Field(3.0, ge=0, description="weight mu of the similarity distillation on public data")
+    similarity_temperature: float = Field(0.02, gt=0, description="temperature omega of the similarities")
+
+
+class FCCLPlusServer(ServerLogic):
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        reply: Replies | None = None
+        for _ in range(self.hp.tau):
+            up = yield reply
+            present, f = stack_outputs(clients, up)
+            logits = mean_over_clients(f)
+            similar = mean_over_clients(torch.stack([up[n].similarities for n in present]))
+            reply = {n: ConsensusAndSimilarities(logits, len(present), similar) for n in present}
+        return reply
+
+
+class FCCLPlusClient(CorrelationClient):
+    def round(self, t: int) -> ClientRound:
+        for x, y in self.private_batches(t):
+            f = self.learner.logits(x)
+            self.step(cross_entropy=self.d_supervised(f, y), inter=self._pull(x, f, y))
+        self.teachers["inter"] = self.snapshot()
+        learner, omega = cast("FeatureLearner", self.learner), self.hp.similarity_temperature
+        for i in range(self.hp.tau):
+            x = self.public.batch(t, i)
+            f, g = learner.logits_and_features(x, self.hp.public_mode)
+            down = yield OutputsAndSimilarities(f, similarities(g, omega))
+            self.renew_optimizer()
+            self.step(
+                correlation=self.d_correlation(x, f, down),
+                features=weighted(self.hp.similarity, similarity_kl(down.similarities, g, omega).gradient),
+            )
+        self.renew_optimizer()
+
+    def _pull(self, x: Tensor, f: Tensor, y: Tensor) -> Tensor | None:
+        """weight * T^2 * non-target distillation of the previous self, its gradient; None in the first round."""
+        if not self.hp.inter or "inter" not in self.teachers:
+            return None
+        T = self.hp.temperature
+        return weighted(
+            self.hp.inter * T**2, non_target(self.teachers["inter"](x), f, y, T, self.hp.renormalise).gradient
+        )
+
+
+def _refuse(options: FCCLPlusOptions, n_classes: int) -> str | None:
+    if options.renormalise and n_classes == 2:
+        return "with 2 classes there is one class beside the label, and renormalise = true makes its teacher void."
+    return None
+
+
+METHOD = Method(
+    name="fccl+",
+    summary="FCCL, and similarities of public samples; the previous self teaches on all classes but the label",
+    options=FCCLPlusOptions,
+    client=FCCLPlusClient,
+    server=FCCLPlusServer,
+    up=(OutputsAndSimilarities,),
+    down=(ConsensusAndSimilarities,),
+    needs=frozenset({"public", "features"}),
+    faithfulness="code",
+    paper_options={"tau": 5},
+    refuse=_refuse,
+)

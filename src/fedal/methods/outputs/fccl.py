@@ -1,0 +1,153 @@
+"""FCCL (Huang, Ye, Du, CVPR 2022): correlate logits on public data, distil own former selves on private data.
+
+On public batches the logits of each class should correlate with the mean logits of that class and anti-correlate with
+those of the others. In local training two frozen teachers hold what was learnt: `inter`, the client at the end of its
+previous local phase, and `intra`, the client as it was when it had pre-trained alone.
+From the authors' code (its second version, where the target is the mean over all); docs/methods/fccl.md says what
+differs: a std that fits its correlation, teachers in evaluation mode, local training before the exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, cast
+
+from pydantic import Field
+
+from fedal.aggregate import leave_one_out
+from fedal.errors import NotApplicableError
+from fedal.losses import cross_correlation, d_kl
+from fedal.messages import Consensus, Outputs
+from fedal.methods.base import (
+    ClientLogic,
+    ClientRound,
+    ClientSetup,
+    Method,
+    ServerRound,
+    TransferOptions,
+    weighted,
+)
+from fedal.methods.outputs.fedmd import FedMDServer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedal.learners.base import Frozen, State, WeightLearner
+
+
+class CorrelationOptions(TransferOptions):
+    """Options of FCCL and FCCL+."""
+
+    correlation: float = Field(1.0, ge=0, description="weight of the cross-correlation loss on public data")
+    off_diagonal: float = Field(0.0051, ge=0, description="weight lambda of unlike classes inside that loss")
+    self_target: Literal["current", "previous", "exclude"] = Field(
+        "current",
+        description="own part of the mean to correlate with: present logits, those of the inter teacher, or none",
+    )
+    unbiased_std: bool = Field(
+        False, description="as the authors: std over B - 1 but correlation over B, which never reaches 1"
+    )
+    fresh_public_optimizer: bool = Field(
+        True,
+        description="as the authors: a new optimizer for every public step, and one for the local phase after them",
+    )
+    teacher_mode: Literal["eval", "train"] = Field("eval", description="what BatchNorm does in frozen teachers")
+    inter: float = Field(1.0, ge=0, description="weight of the teacher from the end of the previous local phase")
+
+
+class FCCLOptions(CorrelationOptions):
+    intra: float = Field(1.0, ge=0, description="weight of the teacher that has only pre-trained")
+    pretrain_iterations: int = Field(
+        50, ge=0, description="local iterations before the first exchange, in whole rounds; 0: no intra teacher"
+    )
+
+    @property
+    def pretrain_rounds(self) -> int:
+        return -(-self.pretrain_iterations // self.tau)
+
+
+class CorrelationClient(ClientLogic):
+    """What FCCL and FCCL+ share: frozen teachers that outlive a round, and the loss on public logits."""
+
+    def __init__(self, setup: ClientSetup) -> None:
+        super().__init__(setup)
+        self.teachers: dict[str, Frozen] = {}
+        if self.hp.fresh_public_optimizer and not hasattr(self.learner, "reset_optimizer"):
+            raise NotApplicableError(
+                f'fresh_public_optimizer = true: the learner of client "{self.client_id}" has no reset_optimizer(). '
+                "Set it to false."
+            )
+
+    def snapshot(self) -> Frozen:
+        return self.learner.frozen(self.hp.teacher_mode)
+
+    def d_correlation(self, x: Tensor, f: Tensor, down: Consensus) -> Tensor | None:
+        """Gradient in f of the cross-correlation with the mean of all who spoke, self as `self_target` says."""
+        if self.hp.self_target == "current":
+            target = down.mean
+        elif self.hp.self_target == "exclude":
+            target = leave_one_out(down.mean, f, down.count)
+        else:
+            target = down.mean + (self.teachers["inter"](x) - f) / down.count
+        loss = cross_correlation(target, f, self.hp.off_diagonal, self.hp.unbiased_std)
+        return weighted(self.hp.correlation, loss.gradient)
+
+    def renew_optimizer(self) -> None:
+        if self.hp.fresh_public_optimizer:
+            cast("WeightLearner", self.learner).reset_optimizer()
+
+    def state_dict(self) -> State:
+        return {name: teacher.state_dict() for name, teacher in self.teachers.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.teachers = {name: self.snapshot() for name in state}
+        for name, saved in state.items():
+            self.teachers[name].load_state_dict(saved)
+
+
+class FCCLServer(FedMDServer):
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        if t < self.hp.pretrain_rounds:
+            return None
+        return (yield from super().round(t, clients))
+
+
+class FCCLClient(CorrelationClient):
+    def round(self, t: int) -> ClientRound:
+        if t < self.hp.pretrain_rounds:
+            self.local_training(t)
+            return
+        if self.hp.pretrain_iterations and "intra" not in self.teachers:
+            self.teachers = {"inter": self.snapshot(), "intra": self.snapshot()}
+        for x, y in self.private_batches(t):
+            f = self.learner.logits(x)
+            self.step(
+                cross_entropy=self.d_supervised(f, y),
+                inter=self._pull("inter", x, f),
+                intra=self._pull("intra", x, f),
+            )
+        self.teachers["inter"] = self.snapshot()
+        for x, f in self.public_passes(t):
+            down = yield Outputs(f)
+            self.renew_optimizer()
+            self.step(correlation=self.d_correlation(x, f, down))
+        self.renew_optimizer()
+
+    def _pull(self, name: str, x: Tensor, f: Tensor) -> Tensor | None:
+        """weight * KL(p(teacher) || p), its gradient; None before there is such a teacher."""
+        weight, teacher = getattr(self.hp, name), self.teachers.get(name)
+        return weighted(weight, d_kl(teacher(x), f, self.hp.temperature)) if teacher and weight else None
+
+
+METHOD = Method(
+    name="fccl",
+    summary="correlate logits class by class on public data; distil own former selves on private data",
+    options=FCCLOptions,
+    client=FCCLClient,
+    server=FCCLServer,
+    up=(Outputs,),
+    down=(Consensus,),
+    needs=frozenset({"public"}),
+    faithfulness="code",
+    paper_options={"tau": 5, "pretrain_iterations": 1000},
+)

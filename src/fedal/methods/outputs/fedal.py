@@ -1,0 +1,113 @@
+"""FedAL: black-box federated knowledge distillation enabled by adversarial learning (arXiv 2311.16584).
+
+Algorithm 1. The server trains a discriminator to tell whose output it sees; each client learns from the mean of the
+others, from the gradient that makes it indistinguishable, and from its own former self so that it forgets less.
+Where the paper is open or slips, docs/deviations.md says what is done here and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from fedal.aggregate import leave_one_out, mean_over_clients
+from fedal.discriminator import Discriminator
+from fedal.lazy import torch
+from fedal.learners.base import State
+from fedal.losses import d_kl
+from fedal.messages import Guidance, Outputs
+from fedal.methods.base import (
+    ClientLogic,
+    ClientRound,
+    Method,
+    Replies,
+    ServerLogic,
+    ServerRound,
+    ServerSetup,
+    stack_outputs,
+    weighted,
+)
+from fedal.methods.outputs.fedmd_lf import LessForgettingOptions
+
+
+class FedALOptions(LessForgettingOptions):
+    adversarial: float = Field(1.0, ge=0, description="weight of U_n: become indistinguishable from the others")
+    discriminator_temperature: float = Field(2.0, gt=0, description="temperature E of the discriminator's input")
+    discriminator_lr: float = Field(1e-4, gt=0, description="step size eta_d of the discriminator")
+    discriminator_optimizer: Literal["adam", "sgd"] = Field("adam", description="how the discriminator steps")
+    discriminator_hidden: tuple[PositiveInt, ...] = Field((32, 265), description="widths of its hidden layers")
+    discriminator_leak: float = Field(0.0, ge=0, lt=1, description="negative slope of its ReLUs (0 = plain ReLU)")
+    discriminator_clip: float = Field(0.0, ge=0, description="largest norm of its gradient; 0 = no clipping")
+
+
+class FedALServer(ServerLogic):
+    def __init__(self, setup: ServerSetup) -> None:
+        super().__init__(setup)
+        hp = self.hp
+        self.discriminator = Discriminator(
+            setup.roster,
+            setup.n_classes,
+            hidden=hp.discriminator_hidden,
+            temperature=hp.discriminator_temperature,
+            leak=hp.discriminator_leak,
+            optimizer=hp.discriminator_optimizer,
+            lr=hp.discriminator_lr,
+            clip=hp.discriminator_clip,
+            seed=setup.seed,
+            dtype=setup.dtype,
+            device=setup.device,
+        )
+
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        reply: Replies | None = None
+        accuracies, norms = [], []
+        for _ in range(self.hp.tau):
+            up = yield reply
+            present, f = stack_outputs(clients, up)
+            accuracies.append(self.discriminator.train_step(f, present))  # ascend U on all N * B outputs, Eq. (dis_obj)
+            grads = self.discriminator.utility_grads(f, present)  # at the updated w^{t,i+1}
+            norms.append(grads.norm(dim=-1).mean())
+            mean = mean_over_clients(f)
+            reply = {n: Guidance(mean, grad, len(present)) for n, grad in zip(present, grads, strict=True)}
+        self.observed = {
+            "discriminator_accuracy": torch.stack(accuracies).mean(),
+            "adversarial_grad_norm": torch.stack(norms).mean(),
+        }
+        return reply
+
+    def state_dict(self) -> State:
+        return {"discriminator": self.discriminator.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.discriminator.load_state_dict(state["discriminator"])
+
+
+class FedALClient(ClientLogic):
+    def round(self, t: int) -> ClientRound:
+        self.local_training(t, keep=self.hp.keep_local)  # Eq. (client_loss_loc)
+        anchor = self.anchor(self.hp.keep_global, self.hp.public_mode)  # theta^{t+1/2,0}
+        for x, f in self.public_passes(t):
+            down = yield Outputs(f)
+            others = leave_one_out(down.mean, f, down.count)
+            self.step(  # Eq. (client_loss_glo)
+                distillation=weighted(self.hp.distillation, d_kl(others, f, self.hp.temperature)),  # Eq. (kl)
+                adversarial=weighted(
+                    self.hp.adversarial, down.grad / f.shape[-2]
+                ),  # dU_n/df_n per sample -> batch mean
+                keep_global=anchor.pull(x, f),  # r^glo
+            )
+
+
+METHOD = Method(
+    name="fedal",
+    summary="FedMD-LF guided by a discriminator that learns to tell the clients' outputs apart",
+    options=FedALOptions,
+    client=FedALClient,
+    server=FedALServer,
+    up=(Outputs,),
+    down=(Guidance,),
+    needs=frozenset({"public"}),
+    paper_options={"tau": 5, "discriminator_temperature": 2.0, "discriminator_lr": 1e-4},
+)

@@ -1,0 +1,47 @@
+"""FedMD-LF, the ablation of the FedAL paper: FedMD with less-forgetting regularisers in both stages, no discriminator.
+
+The gradient of KL(p(theta0) || p(theta)) is zero at theta0, so with tau = 1 it equals FedMD exactly; it means something
+from tau = 2 on. The paper states no tau for it: the preset uses FedAL's 5.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fedal.aggregate import leave_one_out
+from fedal.losses import d_kl
+from fedal.messages import Consensus, Outputs
+from fedal.methods.base import ClientLogic, ClientRound, Method, TransferOptions, weighted
+from fedal.methods.outputs.fedmd import FedMDServer
+
+
+class LessForgettingOptions(TransferOptions):
+    distillation: float = Field(1.0, ge=0, description="weight of the KL divergence to the mean of the others")
+    keep_local: float = Field(1.0, ge=0, description="weight of r^loc: do not forget others in local training")
+    keep_global: float = Field(1.0, ge=0, description="weight of r^glo: do not forget own data in the transfer")
+
+
+class FedMDLFClient(ClientLogic):
+    def round(self, t: int) -> ClientRound:
+        self.local_training(t, keep=self.hp.keep_local)
+        anchor = self.anchor(self.hp.keep_global, self.hp.public_mode)  # theta^{t+1/2,0}
+        for x, f in self.public_passes(t):
+            down = yield Outputs(f)
+            others = leave_one_out(down.mean, f, down.count)
+            self.step(
+                distillation=weighted(self.hp.distillation, d_kl(others, f, self.hp.temperature)),  # Eq. (kl)
+                keep_global=anchor.pull(x, f),  # r^glo
+            )
+
+
+METHOD = Method(
+    name="fedmd-lf",
+    summary="FedMD with less-forgetting regularisers (ablation of FedAL)",
+    options=LessForgettingOptions,
+    client=FedMDLFClient,
+    server=FedMDServer,
+    up=(Outputs,),
+    down=(Consensus,),
+    needs=frozenset({"public"}),
+    paper_options={"tau": 5},
+)

@@ -1,0 +1,1 @@
+"""Methods that send the parameters of models: not black-box."""

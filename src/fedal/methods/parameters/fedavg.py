@@ -1,0 +1,45 @@
+"""FedAvg (McMahan et al. 2017): the weights of all clients are averaged at the end of every round.
+
+Not black-box: parameters and architecture leave the client. Here to show what sharing them buys. The FedAL paper uses
+it in its communication figure without stating its local steps: tau, like the other methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedal.messages import Weights
+from fedal.methods.base import ClientRound, Method, Replies, ServerRound
+from fedal.methods.parameters.groups import GroupClient, GroupOptions, GroupServer
+
+
+class FedAvgServer(GroupServer):
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        reply: Replies | None = None
+        if t == 0:
+            up = yield reply
+            reply = self.first_of_each(clients, up)
+        up = yield reply
+        return self.average_of_each(clients, up)
+
+
+class FedAvgClient(GroupClient):
+    def round(self, t: int) -> ClientRound:
+        yield from self.joins(t)
+        self.local_training(t)
+        yield from self.group_step()
+
+
+METHOD = Method(
+    name="fedavg",
+    summary="average the weights of all clients (one architecture)",
+    options=GroupOptions,
+    client=FedAvgClient,
+    server=FedAvgServer,
+    up=(Weights,),
+    down=(Weights,),
+    needs=frozenset({"weights", "same-architecture"}),
+    evaluates="groups",
+    faithfulness="paper+code",
+    per={Weights: "round"},
+)

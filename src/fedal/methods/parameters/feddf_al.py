@@ -1,0 +1,52 @@
+"""FedDF-AL, the FedAL paper's extension to shareable models: FedAL, then averaged weights inside each architecture.
+
+A reconstruction: the paper gives it one sentence and a figure. Weights are averaged after the transfer: averaged before
+it, the members of a group would speak with one voice and the discriminator could only push them apart again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedal.messages import Guidance, Outputs, Weights
+from fedal.methods.base import ClientRound, Method, Replies, ServerRound, after
+from fedal.methods.outputs.fedal import FedALClient, FedALOptions, FedALServer
+from fedal.methods.parameters.groups import GroupClient, GroupOptions, GroupServer
+
+
+class FedDFALOptions(GroupOptions, FedALOptions):
+    pass
+
+
+class FedDFALServer(GroupServer, FedALServer):
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        reply: Replies | None = None
+        if t == 0:
+            up = yield reply
+            reply = self.first_of_each(clients, up)
+        reply = yield from after(reply, FedALServer.round(self, t, clients))
+        up = yield reply
+        return self.average_of_each(clients, up)
+
+
+class FedDFALClient(GroupClient, FedALClient):
+    def round(self, t: int) -> ClientRound:
+        yield from self.joins(t)
+        yield from FedALClient.round(self, t)
+        yield from self.group_step()
+
+
+METHOD = Method(
+    name="feddf-al",
+    summary="FedAL between architectures, averaged weights inside each",
+    options=FedDFALOptions,
+    client=FedDFALClient,
+    server=FedDFALServer,
+    up=(Outputs, Weights),
+    down=(Guidance, Weights),
+    needs=frozenset({"public", "weights"}),
+    evaluates="groups",
+    faithfulness="reconstruction",
+    paper_options={"tau": 15, "discriminator_temperature": 2.0, "discriminator_lr": 1e-4},
+    per={Weights: "round"},
+)

@@ -1,0 +1,1 @@
+"""Methods that send something about single private samples."""

@@ -1,0 +1,1 @@
+"""Methods that send means over the private samples of a class."""

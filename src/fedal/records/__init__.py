@@ -1,0 +1,1 @@
+"""What is written about runs, read again, and said of it: folders, rows, checkpoints, statistics."""

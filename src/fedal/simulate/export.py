@@ -1,0 +1,31 @@
+"""The data of a simulated federation as files, for rehearsing its deployment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedal.config import Config
+from fedal.durable import replacing
+from fedal.simulate.world import prepare_world
+
+
+def export_sites(config: Config, out: Path) -> list[Path]:
+    """The private data that each client of `fedal run` would have, as the .npz files of a deployment's sites."""
+    world = prepare_world(config)
+    data = world.dataset
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, indices in world.clients.items():
+        paths.append(out / f"{name}.npz")
+        with replacing(paths[-1]) as file:
+            np.savez(
+                file,
+                x=data.train_x[indices],
+                y=data.train_y[indices],
+                test_x=data.test_x,
+                test_y=data.test_y,
+                n_classes=np.array(data.n_classes),
+            )
+    return paths

@@ -1,0 +1,159 @@
+"""What a run will cost, before it starts: a few rounds of it are played, and nothing is written."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from fedal.config import Config
+from fedal.engine.threads import thread_workers
+from fedal.learners.torch_learner import TorchLearner
+from fedal.metrics import accuracy
+from fedal.simulate.assemble import DTYPES, Assembly, assemble
+from fedal.simulate.world import World, prepare_world
+from fedal.theory.instruments import Panel
+from fedal.theory.view import Site
+
+MOST_ROUNDS = 20
+FEWEST_ROUNDS = 3  # the first is warm-up: it is played and not counted
+TRIAL_S = 10.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Estimates for the whole run. Times in seconds, sizes in bytes; `played` says how many rounds they rest on."""
+
+    config: Config
+    played: int
+    start_s: float  # data, models, checks
+    round_s: tuple[float, float, float]  # fastest, typical, slowest of the rounds that count
+    evaluation_s: float  # of all clients, once, on the samples that rows are about
+    final_s: float  # of all clients on the whole test set
+    evaluations: int
+    instruments_s: float  # per recorded round
+    recorded_rounds: int
+    memory: dict[str, int]  # what is known of the peak, part by part
+    peak_bytes: int
+    checkpoint_bytes: int
+    up_bytes: int
+    down_bytes: int
+    bytes_are_exact: bool
+
+    def seconds(self, rounds: float | None = None) -> float:
+        """The whole run, at `rounds` seconds per round (default: the typical one)."""
+        return (
+            self.start_s
+            + self.config.total_rounds * (self.round_s[1] if rounds is None else rounds)
+            + self.evaluations * self.evaluation_s
+            + self.recorded_rounds * self.instruments_s
+            + self.final_s
+        )
+
+
+def plan(config: Config, *, trial_s: float = TRIAL_S) -> Plan:
+    """Plays warm-up rounds for about `trial_s` seconds and says what the whole run takes."""
+    began = time.perf_counter()
+    world = prepare_world(config)
+    recorded = config.total_rounds * config.tau // config.eval_every
+    with thread_workers(config.workers) as workers:
+        watched = False
+        assembly = assemble(
+            config, world, workers, phase_done=lambda client, phase: panel.trained(client) if watched else None
+        )
+        site = Site(config, world, assembly, workers)
+        panel = Panel(config.instruments, site)
+        start_s = time.perf_counter() - began
+        federation = assembly.federation
+
+        def evaluate(indices: Tensor) -> None:
+            tests = assembly.test_samples, assembly.test_labels, indices
+            workers.map(lambda learner: accuracy(learner, *tests), assembly.learners.values())
+
+        times: list[float] = []
+        up, down = [0], [0]
+        while _wants_another(times, config, trial_s):
+            times.append(_timed(lambda: federation.play_round(len(up) - 1)))
+            up.append(federation.wire.up_bytes.total())
+            down.append(federation.wire.down_bytes.total())
+        evaluate(site.tests)  # warm-up
+        evaluation_s = _timed(lambda: evaluate(site.tests))
+        final_s = evaluation_s * len(world.dataset.test_y) / len(site.tests)
+        counted = sorted(times[1:] or times)
+        round_s = (counted[0], median(counted), counted[-1])
+        instruments_s = 0.0
+        if config.instruments:
+            watched = True
+            with_them = _timed(panel.begins) + _timed(lambda: federation.play_round(len(times))) + _timed(panel.ends)
+            instruments_s = max(0.0, with_them - round_s[1])
+        memory = _memory(config, world, assembly)
+    kinds = config.method_object().up + config.method_object().down
+    return Plan(
+        config=config,
+        played=len(times),
+        start_s=start_s,
+        round_s=round_s,
+        evaluation_s=evaluation_s,
+        final_s=final_s,
+        evaluations=recorded * (2 if config.eval_after_local else 1),
+        instruments_s=instruments_s,
+        recorded_rounds=recorded,
+        memory=memory,
+        peak_bytes=peak_rss(),
+        checkpoint_bytes=memory["models"] + memory["optimizers"] + memory["server"],
+        up_bytes=_extrapolated(up, config.total_rounds),
+        down_bytes=_extrapolated(down, config.total_rounds),
+        bytes_are_exact=not any(kind.size for kind in kinds),
+    )
+
+
+def peak_rss() -> int:
+    """The most memory that this process has held so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _wants_another(times: list[float], config: Config, trial_s: float) -> bool:
+    if len(times) >= min(MOST_ROUNDS, config.total_rounds):
+        return False
+    return len(times) < FEWEST_ROUNDS or sum(times) + times[-1] < trial_s
+
+
+def _timed(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def _extrapolated(totals: list[int], rounds: int) -> int:
+    """Counted at the wire: the first round may have more in it (who am I, what is my model), the others are alike."""
+    if rounds < len(totals):
+        return totals[rounds]
+    return totals[-1] + (rounds - len(totals) + 1) * (totals[-1] - totals[-2])
+
+
+def _memory(config: Config, world: World, assembly: Assembly) -> dict[str, int]:
+    """Bytes that can be accounted for, after training has begun (optimizers and anchors exist)."""
+    data, dtype = world.dataset, DTYPES[config.precision]
+    arrays = [data.train_x, data.test_x, world.public_x]
+    staged = sum(x.size * dtype.itemsize for x in arrays if dtype != torch.float32 or (x.ndim == 4 and x.shape[1] > 1))
+    learners = [learner for learner in assembly.learners.values() if isinstance(learner, TorchLearner)]
+    return {
+        "data": sum(x.nbytes for x in arrays) + staged,
+        "models": sum(_tensor_bytes(learner.weights()) for learner in learners),
+        "optimizers": sum(_tensor_bytes(learner.state_dict()["optimizer"]) for learner in learners),
+        "anchors": sum(_tensor_bytes(spare.state_dict()) for learner in learners for spare in learner._spares),
+        "server": _tensor_bytes(assembly.federation.server.state_dict()),
+    }
+
+
+def _tensor_bytes(value: object) -> int:
+    if isinstance(value, Tensor):
+        return value.nbytes
+    return sum(_tensor_bytes(part) for part in value.values()) if isinstance(value, dict) else 0

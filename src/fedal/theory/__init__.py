@@ -1,0 +1,1 @@
+"""What the paper's theory is about, measured on a federation that is seen from above."""

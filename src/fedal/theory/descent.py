@@ -1,0 +1,185 @@
+"""The instrument of the convergence analysis: the six gradient variances and the squared gradient norms.
+
+Three moments of round t matter: theta^{t,0} when it begins, theta^{t+1/2,0} after local training, theta^{t+1,0} at its
+end. A variance is taken where its stage ends, because at the anchor of a stage the less-forgetting terms vanish.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fedal.aggregate import leave_one_out
+from fedal.learners.torch_learner import TorchLearner
+from fedal.losses import d_cross_entropy, d_kl
+from fedal.methods.outputs.fedal import FedALClient
+from fedal.methods.outputs.fedmd import FedMDClient
+from fedal.methods.outputs.fedmd_lf import FedMDLFClient
+from fedal.methods.outputs.local import LocalClient
+from fedal.seeding import BatchStream
+from fedal.theory.gradients import Gradient, Terms, gradients
+from fedal.theory.outputs import answers
+from fedal.theory.view import SERVER, Columns, Site
+
+DISTILS = (FedMDClient, FedMDLFClient, FedALClient)
+"""Clients whose transfer has the paper's terms, also derived ones; other methods have losses of their own."""
+
+WHOLE_OBJECTIVE = (LocalClient, *DISTILS)
+"""Clients whose loss has no terms but these six: only for them is the gradient of V_n known here."""
+
+
+class Gradients:
+    """Columns per client `variance_l, _rl, _k, _u, _rg, _n` (sigma^2 of Assumption bounded_variance_o; terms that the
+    method has) and `client_gradient`, ||grad V_n(theta^{t,0})||^2; of the server `discriminator_gradient`,
+    ||grad U(w^{t,0})||^2. Clients without a torch module have no parameters to look at and are left out."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._options = site, site.config.options
+        self._kind = site.config.method_object().client
+        self._temperature = getattr(self._options, "temperature", 1.0)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._start: dict[str, nn.Module] = {}
+        self._half: dict[str, nn.Module] = {}
+
+    # the three moments
+
+    def begins(self) -> None:
+        self._clear()
+        self._start = {client: copy.deepcopy(module) for client, module in self._modules().items()}
+        self._outputs = answers(self._site.assembly.learners.values(), self._site.public)
+        self._utility = self._utility_gradients(self._outputs)
+        self._server = {} if self._site.discriminator is None else self._discriminator_row()
+
+    def trained(self, client: str) -> None:
+        if client in self._start:
+            self._half[client] = copy.deepcopy(self._modules()[client])
+
+    def ends(self) -> Columns:
+        outputs = answers(self._site.assembly.learners.values(), self._site.public)
+        measure = partial(self._client_row, outputs=outputs, utility=self._utility_gradients(outputs))
+        trained = [client for client in self._site.clients if client in self._half]
+        rows = dict(zip(trained, self._site.workers.map(measure, trained), strict=True))
+        if self._site.discriminator is not None:
+            for client, row in rows.items():
+                row["variance_n"] = self._discriminator_gradient([client], outputs, stray=True).variance
+        self._clear()
+        return {**rows, SERVER: self._server} if self._server else rows
+
+    # one client
+
+    def _client_row(self, client: str, outputs: Tensor, utility: Tensor | None) -> dict[str, float]:
+        x, _ = self._site.private[client]
+        private = self._stream(len(x), "private", client)
+        local = gradients(self._half[client], x, self._local_terms(client, self._start[client]), private)
+        public = self._stream(len(self._site.public), "public", client)
+        shared = self._global_terms(client, outputs, utility, self._half[client])
+        module = self._modules()[client]
+        glob = gradients(module, self._site.public, shared, public) if self._has_global_terms() else {}
+        row = {f"variance_{name}": gradient.variance for name, gradient in (local | glob).items()}
+        if self._kind in WHOLE_OBJECTIVE and not self._has_other_distance():
+            row["client_gradient"] = self._objective(client)
+        return row
+
+    def _objective(self, client: str) -> float:
+        """||grad V_n||^2 at theta^{t,0}, with the weights of the run. r^loc has no gradient there: it is the anchor."""
+        start = self._start[client]
+        local = gradients(start, self._site.private[client][0], self._local_terms(client, anchor=None))
+        shared = self._global_terms(client, self._outputs, self._utility, self._half[client])
+        glob = gradients(start, self._site.public, shared) if self._has_global_terms() else {}
+        weights = {"k": "distillation", "u": "adversarial", "rg": "keep_global"}
+        total = sum(
+            (self._weight(weights[name]) * gradient.whole for name, gradient in glob.items()),
+            start=local["l"].whole,
+        )
+        return Gradient(total).norm_sq
+
+    def _local_terms(self, client: str, anchor: nn.Module | None) -> Terms:
+        x, y = self._site.private[client]
+        logic = self._site.assembly.federation.clients[client]
+        past = _evaluated(anchor, x) if anchor is not None and self._weight("keep_local") else None
+
+        def terms(f: Tensor, part: Tensor) -> Mapping[str, Tensor]:
+            found = {"l": logic.d_supervised(f, y[part])}
+            if past is not None:
+                found["rl"] = d_kl(past[part], f, self._temperature)
+            return found
+
+        return terms
+
+    def _global_terms(self, client: str, outputs: Tensor, utility: Tensor | None, anchor: nn.Module) -> Terms:
+        index, count = self._site.clients.index(client), len(self._site.clients)
+        others = leave_one_out(outputs.mean(0), outputs[index], count) if self._distils() else None
+        past = _evaluated(anchor, self._site.public) if self._weight("keep_global") else None
+
+        def terms(f: Tensor, part: Tensor) -> Mapping[str, Tensor]:
+            found = {}
+            if others is not None:
+                found["k"] = d_kl(others[part], f, self._temperature)
+            if utility is not None:
+                found["u"] = utility[index, part] / len(part)
+            if past is not None:
+                found["rg"] = d_kl(past[part], f, self._temperature)
+            return found
+
+        return terms
+
+    # which terms there are
+
+    def _weight(self, name: str) -> float:
+        return float(getattr(self._options, name, 0.0))
+
+    def _distils(self) -> bool:
+        at_clients = issubclass(self._kind, DISTILS) and getattr(self._options, "transfer", "clients") == "clients"
+        return at_clients and self._weight("distillation") > 0 and not self._has_other_distance()
+
+    def _has_other_distance(self) -> bool:
+        return getattr(self._options, "distance", "kl") != "kl"
+
+    def _has_global_terms(self) -> bool:
+        return self._distils() or self._weight("adversarial") + self._weight("keep_global") > 0
+
+    # the discriminator
+
+    def _utility_gradients(self, outputs: Tensor) -> Tensor | None:
+        discriminator = self._site.discriminator
+        if discriminator is None or not self._weight("adversarial"):
+            return None
+        return discriminator.utility_grads(outputs, self._site.clients)
+
+    def _discriminator_row(self) -> dict[str, float]:
+        whole = self._discriminator_gradient(self._site.clients, self._outputs)
+        return {"discriminator_gradient": whole.norm_sq}
+
+    def _discriminator_gradient(self, clients: list[str], outputs: Tensor, stray: bool = False) -> Gradient:
+        """The gradient in w of U over the outputs of `clients` (of -U, which has the same size)."""
+        discriminator, roster = self._site.discriminator, self._site.clients
+        assert discriminator is not None
+        chosen = [roster.index(client) for client in clients]
+        seen = discriminator.inputs(outputs[chosen]).flatten(0, 1)
+        owners = torch.tensor(chosen).repeat_interleave(outputs.shape[1])
+
+        def terms(h: Tensor, part: Tensor) -> Mapping[str, Tensor]:
+            return {"n": d_cross_entropy(h, owners[part])}
+
+        stream = self._stream(len(seen), "public", clients[0]) if stray else None
+        return gradients(discriminator.module, seen, terms, stream)["n"]
+
+    def _stream(self, n: int, purpose: str, client: str) -> BatchStream:
+        return BatchStream(n, self._site.config.batch_size, self._site.config.seed, f"instruments {purpose}", client)
+
+    def _modules(self) -> dict[str, nn.Module]:
+        learners = self._site.assembly.learners
+        return {client: learner.module for client, learner in learners.items() if isinstance(learner, TorchLearner)}
+
+
+def _evaluated(module: nn.Module, x: Tensor) -> Tensor:
+    """The logits of a copy that is no learner, in evaluation mode; nobody trains it, so it may stay there."""
+    module.eval()
+    with torch.no_grad():
+        return torch.cat([module(part) for part in torch.split(x, 128)])

@@ -1,0 +1,118 @@
+"""Instruments that ride along with a run: `instruments = ["forgetting", "zeta", "gradients"]` in the config.
+
+In every round that is recorded they look at three moments: when it begins, when a client ends its local training, and
+when it ends. They change no weight and draw no random number, so a run with them gives the same models as one without;
+only `seconds` grows. `fedal analyse` plays one further round, with all of them on, and throws its models away.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Protocol
+
+from fedal.metrics import accuracy
+from fedal.theory.descent import Gradients
+from fedal.theory.outputs import answers, zeta
+from fedal.theory.view import SERVER, Columns, Site
+
+
+class Instrument(Protocol):
+    """Measures one round at a time."""
+
+    def begins(self) -> None:
+        """A round is about to begin."""
+        ...
+
+    def trained(self, client: str) -> None:
+        """A client has ended its local training. Called in the thread of that client."""
+        ...
+
+    def ends(self) -> Columns:
+        """The round is over: what was measured in it."""
+        ...
+
+
+class Forgetting:
+    """Accuracy on global data around the local phase, and on own training data around the transfer."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._rows: Columns = {}
+
+    def begins(self) -> None:
+        before = self._site.workers.map(self._on_global, self._site.clients)
+        self._rows = {n: {"global_before_local": a} for n, a in zip(self._site.clients, before, strict=True)}
+
+    def trained(self, client: str) -> None:
+        self._rows[client] |= {
+            "global_after_local": self._on_global(client),
+            "own_before_transfer": self._on_own(client),
+        }
+
+    def ends(self) -> Columns:
+        trained = [client for client, row in self._rows.items() if "own_before_transfer" in row]
+        after = self._site.workers.map(self._on_own, trained)
+        return {n: {**self._rows[n], "own_after_transfer": a} for n, a in zip(trained, after, strict=True)}
+
+    def _on_global(self, client: str) -> float:
+        site = self._site.assembly
+        return accuracy(site.learners[client], site.test_samples, site.test_labels, self._site.tests)
+
+    def _on_own(self, client: str) -> float:
+        x, y = self._site.private[client]
+        named = answers([self._site.assembly.learners[client]], x)[0].argmax(-1)
+        return float((named == y).double().mean())
+
+
+class Zeta:
+    """zeta_n of every client on the public set, in evaluation mode, at the end of the round."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def begins(self) -> None: ...
+
+    def trained(self, client: str) -> None: ...
+
+    def ends(self) -> Columns:
+        measured = zeta(answers(self._site.assembly.learners.values(), self._site.public))
+        return {n: {"zeta": float(value)} for n, value in zip(self._site.clients, measured, strict=True)}
+
+
+INSTRUMENTS: dict[str, type[Forgetting] | type[Zeta] | type[Gradients]] = {
+    "forgetting": Forgetting,
+    "zeta": Zeta,
+    "gradients": Gradients,
+}
+
+
+class Panel:
+    """The instruments of a run."""
+
+    def __init__(self, names: Sequence[str], site: Site) -> None:
+        self._instruments: list[Instrument] = [INSTRUMENTS[name](site) for name in names]
+
+    def begins(self) -> None:
+        for instrument in self._instruments:
+            instrument.begins()
+
+    def trained(self, client: str) -> None:
+        for instrument in self._instruments:
+            instrument.trained(client)
+
+    def ends(self) -> Columns:
+        """All that was measured in the round, client by client."""
+        columns: Columns = defaultdict(dict)
+        for instrument in self._instruments:
+            for client, row in instrument.ends().items():
+                columns[client] |= row
+        return dict(columns)
+
+
+def mean_over_clients(columns: Columns) -> dict[str, float]:
+    """One row for the whole federation: means over the clients that were measured, and what the server has."""
+    clients = [row for owner, row in columns.items() if owner != SERVER]
+    names = dict.fromkeys(name for row in clients for name in row)
+    return {name: fmean(row[name] for row in clients if name in row) for name in names} | columns.get(SERVER, {})

@@ -1,0 +1,46 @@
+"""Expected losses: of a client on its own and on global data, and of one model trained on everybody's data."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedal.config import Config
+from fedal.learners.base import Learner
+from fedal.learners.torch_learner import TorchLearner, TorchSettings
+from fedal.losses import cross_entropy, d_cross_entropy
+from fedal.metrics import EVALUATION_BATCH
+from fedal.models import build, candidates, largest
+from fedal.seeding import BatchStream, torch_seeded
+from fedal.simulate.assemble import DTYPES
+from fedal.simulate.world import World
+
+REFERENCE_BATCH = 128
+
+
+def risk(learner: Learner, x: Tensor, y: Tensor) -> float:
+    """Mean cross-entropy in evaluation mode, in nats."""
+    total = 0.0
+    for inputs, labels in zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True):
+        total += float(cross_entropy(learner.predict(inputs), labels).value) * len(labels)
+    return total / len(y)
+
+
+def train_reference(config: Config, world: World, steps: int) -> TorchLearner:
+    """f*, the model with the least loss on everybody's data, approximated: the largest candidate, trained on all.
+
+    Any model gives an upper estimate of lambda_n; a better trained one gives a smaller estimate.
+    """
+    data = world.dataset
+    name = largest(candidates(data.name, world.input_shape), world.input_shape, data.n_classes)
+    with torch_seeded(config.seed, "weights", "reference"):
+        model = build(name, world.input_shape, data.n_classes)
+    learner = TorchLearner(model, TorchSettings(lr=config.lr), seed=config.seed, dtype=DTYPES[config.precision])
+    everybody = np.unique(np.concatenate(list(world.clients.values())))
+    stream = BatchStream(len(everybody), REFERENCE_BATCH, config.seed, "reference")
+    for step in range(steps):
+        chosen = everybody[stream.indices(step)]
+        f = learner.logits(torch.as_tensor(data.train_x[chosen], dtype=DTYPES[config.precision]))
+        learner.learn(d_cross_entropy(f, torch.as_tensor(data.train_y[chosen])))
+    return learner

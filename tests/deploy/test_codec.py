@@ -1,0 +1,58 @@
+"""Messages as bytes and back, and the compiled contract beside its source."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedal.messages
+from deployments import pb
+from fedal.deploy.codec import Reader, encode, largest_message
+from fedal.messages import Message, Outputs, Weights
+from optional import needs
+from worlds import same_bits
+
+SIZES = {"B": 4, "B-1": 3, "K": 5, "d": 6, "x": 7, "C": 2, "*": 9}
+KINDS = [kind for kind in vars(fedal.messages).values() if isinstance(kind, type) and issubclass(kind, Message)]
+
+
+def example(kind: type[Message]) -> Message:
+    if kind is Weights:
+        return Weights({"a.weight": torch.randn(3, 2), "steps": torch.tensor(7)}, 5, 2)
+    numbers = {field.name: 3 for field in fields(kind) if field.name not in kind.layout}
+    tensors = {}
+    for name, axes in kind.layout.items():
+        dtype = getattr(torch, kind.whole_numbers.get(name, "float32"))
+        count = math.prod(SIZES[axis] for axis in axes)
+        tensors[name] = torch.arange(count).reshape([SIZES[axis] for axis in axes]).to(dtype)
+    return kind(**tensors, **numbers)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Message])
+def test_what_was_sent_is_what_arrives(kind: type[Message]) -> None:
+    sent = example(kind)
+    raw = encode(sent).SerializeToString()
+    arrived = Reader([kind], SIZES, torch.float32).read(pb.Payload.FromString(raw))
+    assert type(arrived) is kind
+    assert same_bits(vars(arrived), vars(sent))
+
+
+def test_the_largest_message_is_known_before_one_is_read() -> None:
+    bound = largest_message([Outputs], SIZES, 1 << 28)
+    assert len(encode(example(Outputs)).SerializeToString()) <= bound < 10_000
+    assert largest_message([Weights], SIZES, 1 << 28) == 1 << 28
+
+
+def test_the_compiled_contract_is_that_of_the_source(tmp_path: Path) -> None:
+    needs("grpc_tools", "dev")
+    source = Path(fedal.__file__).parent / "deploy"
+    made = tmp_path / "fedal.binpb"
+    words = [sys.executable, "-m", "grpc_tools.protoc", f"-I{source}", f"--descriptor_set_out={made}", "fedal.proto"]
+    subprocess.run(words, check=True)
+    assert made.read_bytes() == (source / "fedal.binpb").read_bytes()

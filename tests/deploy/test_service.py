@@ -1,0 +1,185 @@
+"""The server and its sites in threads of one process: rounds, recovery, and who is let in."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deployments import SITES, Rehearsal, Stranger, wait_for
+from fedal.deploy import fedal_pb2 as pb
+from fedal.deploy.refusals import Code, Refused
+from fedal.deploy.site import Site
+from fedal.errors import CheckpointError, ConfigError
+from worlds import synthetic_images
+
+
+@pytest.fixture
+def rehearsal(tmp_path: Path) -> Rehearsal:
+    return Rehearsal(tmp_path)
+
+
+def play_to_the_end(rehearsal: Rehearsal, sites: tuple[str, ...] = SITES) -> None:
+    with rehearsal.service() as service:
+        joined = [rehearsal.join_in_thread(site) for site in sites]
+        wait_for(lambda: service.folder.summary.exists() or any(failure for _, failure in joined))
+        for thread, failure in joined:
+            thread.join(30)
+            assert not failure
+
+
+@pytest.mark.parametrize("method", ["fedal", "fedmd", "local", "cfd", "fedproto", "fedavg"])
+def test_a_deployed_federation_has_the_bits_of_one_process(tmp_path: Path, method: str) -> None:
+    options = {} if method in ("cfd",) else {"tau": 2}
+    rehearsal = Rehearsal(tmp_path, method=method, options=options, models="cnn-small", rounds=2)
+    with rehearsal.service() as service:
+        joined = [rehearsal.join_in_thread(site, model="cnn-small") for site in SITES]
+        wait_for(lambda: service.folder.summary.exists() or any(failure for _, failure in joined))
+        assert [failure for _, failure in joined] == [[], [], []]
+    assert rehearsal.deployed() == rehearsal.alone()
+
+
+def test_the_record_says_who_took_part_and_what_sites_agreed_to_send(rehearsal: Rehearsal) -> None:
+    with rehearsal.service() as service:
+        joined = [rehearsal.join_in_thread(site, share_metrics=site == "client-01") for site in SITES]
+        wait_for(service.folder.summary.exists)
+        assert [failure for _, failure in joined] == [[], [], []]
+    rows = [json.loads(line) for line in (rehearsal.folder / "server/metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["final"] and rows[-1]["participants"] == [*SITES]
+    assert list(rows[-1]["sites"]) == ["client-01"]
+    assert rows[-1]["up_bytes"] == 3 * 4 * 2 * (4 * 8 * 10)  # sites x rounds x tau x bytes
+
+
+def test_a_site_that_lost_its_state_is_let_in_only_by_the_operators_word(rehearsal: Rehearsal) -> None:
+    with rehearsal.service() as service:
+        for site in SITES:
+            rehearsal.join_in_thread(site)
+        wait_for(lambda: rehearsal.committed() >= 4)
+        wait_for(service.folder.summary.exists)
+    (rehearsal.folder / "server/summary.json").unlink()
+    with rehearsal.service():
+        _, failure = rehearsal.join_in_thread("client-00", state=rehearsal.folder / "empty")
+        wait_for(lambda: failure)
+        assert isinstance(failure[0], Refused) and failure[0].code == Code.STATE_LOST
+        thread, failure = rehearsal.join_in_thread("client-00", state=rehearsal.folder / "empty", restart=True)
+        thread.join(30)
+        assert not failure
+
+
+def test_a_silent_site_is_noticed_by_the_deadline_and_all_return_to_the_committed_round(tmp_path: Path) -> None:
+    rehearsal, events = Rehearsal(tmp_path, {"deadline_s": 2.0}), []
+    with rehearsal.service(lambda event, **fields: events.append((event, fields))) as service:
+        silent = Stranger(rehearsal.address, rehearsal.invitation("client-00"))
+        silent.hello("client-00")
+        others = [rehearsal.join_in_thread(site) for site in SITES[1:]]
+        wait_for(lambda: any(event == "round lost" for event, _ in events))
+        silent.close()
+        others.append(rehearsal.join_in_thread("client-00"))
+        wait_for(service.folder.summary.exists)
+        assert [failure for _, failure in others] == [[], [], []]
+    assert rehearsal.deployed() == rehearsal.alone()
+
+
+def test_with_policy_continue_the_others_go_on_and_the_record_says_who_was_there(tmp_path: Path) -> None:
+    settings = {"clients": 4, "rounds": 6}
+    rehearsal = Rehearsal(tmp_path, {"policy": "continue", "deadline_s": 2.0}, **settings)
+    with rehearsal.service() as service:
+        joined = [rehearsal.join_in_thread(site) for site in SITES]  # client-03 never comes
+        wait_for(service.folder.summary.exists)
+        assert [failure for _, failure in joined] == [[], [], []]
+    row = json.loads((tmp_path / "server/metrics.jsonl").read_text().splitlines()[-1])
+    assert row["participants"] == [*SITES]
+
+
+def test_a_repeated_answer_is_answered_from_the_cache_and_not_applied(rehearsal: Rehearsal) -> None:
+    """A site that sends everything twice ends with the same bits."""
+    original = Site._answers
+
+    def twice(self: Site, message: pb.FromServer, channel: object) -> list[pb.FromSite]:
+        answers = list(original(self, message, channel))  # type: ignore[arg-type]
+        return [answer for answer in answers for _ in range(2)]
+
+    Site._answers = twice  # type: ignore[method-assign, assignment]
+    try:
+        play_to_the_end(rehearsal)
+    finally:
+        Site._answers = original  # type: ignore[method-assign]
+    assert rehearsal.deployed() == rehearsal.alone()
+
+
+def test_a_link_that_is_cut_in_every_round_changes_no_bit_and_loses_no_round(rehearsal: Rehearsal) -> None:
+    events: list[str] = []
+    with rehearsal.service(lambda event, **fields: events.append(event)) as service:
+        joined = [rehearsal.join_in_thread(site) for site in SITES]
+        cut: set[int] = set()
+        while not service.folder.summary.exists():
+            seat = service.seats["client-01"]
+            if service._rounds not in cut and service._state == "training" and seat._link is not None:
+                cut.add(service._rounds)
+                seat._link.close()
+            threading.Event().wait(0.001)
+        for thread, failure in joined:
+            thread.join(30)
+            assert not failure
+    assert "round lost" not in events and events.count("joined") > 3
+    assert rehearsal.deployed() == rehearsal.alone()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"run": "a"}', b"cos\nsystem\n(S'true'\ntR."])
+def test_a_damaged_folder_of_the_server_is_named(rehearsal: Rehearsal, content: bytes) -> None:
+    with rehearsal.service():
+        pass
+    (rehearsal.folder / "server/federation.json").write_bytes(content)
+    with rehearsal.service() as service:
+        pass
+    assert isinstance(service.failure[0], CheckpointError) and "federation.json" in str(service.failure[0])
+
+
+def test_fewer_clients_than_three_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="min_clients"):
+        Rehearsal(tmp_path, clients=2)
+
+
+def test_a_public_set_that_is_not_the_one_of_the_invitation_is_refused(rehearsal: Rehearsal) -> None:
+    other = replace(rehearsal.invitation("client-00"), public_sha256="0" * 64)
+    with rehearsal.service():
+        _, failure = rehearsal.join_in_thread("client-00", invitation=other)
+        wait_for(lambda: failure)
+    assert isinstance(failure[0], Refused) and failure[0].code == Code.PUBLIC_SET
+
+
+def test_sites_with_own_data_own_models_and_a_public_file_need_no_data_set_at_the_server(
+    tmp_path: Path, own_factory: str
+) -> None:
+    x, y = synthetic_images(200)
+    np.savez(tmp_path / "public.npz", x=x[:40])
+    tables = [{"name": site} for site in SITES]
+    rehearsal = Rehearsal(tmp_path, {"n_classes": 3}, export=False, clients=tables, public=str(tmp_path / "public.npz"))
+    (tmp_path / "sites").mkdir()
+    for index, site in enumerate(SITES):
+        np.savez(tmp_path / "sites" / f"{site}.npz", x=x[40 + index :: 3], y=y[40 + index :: 3])
+    with rehearsal.service() as service:
+        joined = [
+            rehearsal.join_in_thread(site, model=model)
+            for site, model in zip(SITES, ("auto", "mlp-small", own_factory), strict=True)
+        ]
+        wait_for(lambda: service.folder.summary.exists() or any(failure for _, failure in joined))
+        assert [failure for _, failure in joined] == [[], [], []]
+
+
+@pytest.fixture
+def own_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A site's own module, which makes a learner that is no nn.Module."""
+    code = (
+        "from fedal.learners.torch_learner import TorchLearner\n"
+        "from torch import nn\n"
+        "def make(n_classes):\n"
+        "    return TorchLearner(nn.Sequential(nn.Flatten(), nn.Linear(16, n_classes)))\n"
+    )
+    (tmp_path / "site_code.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "site_code:make"

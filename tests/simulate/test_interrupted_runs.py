@@ -1,0 +1,359 @@
+"""A run on the command line and what stands in its way: damage, failures in exit 1 with a reason kept, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedal as package
+from commands import COMMAND, TINY, fedal
+from e2e.lives import ForkServer, outcome
+from fedal.errors import ConfigError, FedalError
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 rounds with a checkpoint after each, never interrupted."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    assert fedal("run", *LONGER, "--out", path).code == 0
+    return path
+
+
+LONGER = (
+    "--clients", "3", "--models", "mlp-small,cnn-small-bn", "--rounds", "12", "--set", "tau=2", "--set", "batch_size=8",
+    "--set", "checkpoint_every=1", "--set", "eval_every=4", "--set", "eval_samples=50",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, stopped after 7 rounds."""
+    from fedal.simulate.run import Listener
+
+    path = tmp_path_factory.mktemp("interrupted") / "run"
+    done: list[int] = []
+    listener = Listener(advanced=lambda now, total: done.append(now), should_stop=lambda: done[-1] >= 14)
+    settings = dict(clients=3, models=["mlp-small", "cnn-small-bn"], rounds=12, tau=2, batch_size=8)
+    with pytest.raises(FedalError, match="stopped after iteration 14"):
+        package.run(
+            package.Config(**settings, checkpoint_every=1, eval_every=4, eval_samples=50), path, listener=listener
+        )
+    return path
+
+
+def test_a_run_prints_its_result_and_its_folder(finished: Path) -> None:
+    answer = fedal("run", *TINY, "--out", "a")
+    assert answer.code == 0
+    assert "final test accuracy 0." in answer.out and "run folder: a" in answer.out
+    assert fedal("run", *TINY, "--out", "b", "--quiet").out.count("\n") == 2
+
+
+def test_a_folder_that_holds_a_run_is_not_touched_by_another(finished: Path) -> None:
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    answer = fedal("run", *TINY, "--out", finished)
+    assert answer.code == 2
+    assert f"error: {finished} holds another run. Continue it with `fedal resume {finished}`" in answer.err
+    assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+
+
+def test_an_interrupted_run_resumes_to_the_same_bits(interrupted: Path, finished: Path) -> None:
+    shutil.copytree(interrupted, "copy")
+    assert not package.load_run("copy").is_complete
+    assert fedal("resume", "copy").code == 0
+    assert outcome(Path("copy")) == outcome(finished)
+
+
+def _newest(folder: Path, suffix: str) -> Path:
+    return max((folder / "checkpoints").glob(f"round-*{suffix}"))
+
+
+def _change_one_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: _change_one_byte(_newest(folder, ".safetensors")),
+        lambda folder: _change_one_byte(_newest(folder, ".json")),
+        lambda folder: os.truncate(_newest(folder, ".safetensors"), 1000),
+        lambda folder: os.truncate(_newest(folder, ".json"), 100),
+        lambda folder: os.truncate(_newest(folder, ".json"), 0),
+        lambda folder: _newest(folder, ".safetensors").unlink(),
+        lambda folder: _newest(folder, ".json").write_text("[]"),
+    ],
+    ids=["a bit of the tensors", "a bit of the rest", "cut tensors", "cut rest", "empty", "no tensors", "no object"],
+)
+def test_a_damaged_checkpoint_is_named_and_the_older_one_used(
+    interrupted: Path, finished: Path, damage: Callable[[Path], None]
+) -> None:
+    folder = Path("copy")
+    shutil.copytree(interrupted, folder)
+    damage(folder)
+    answer = fedal("resume", folder)
+    assert answer.code == 0
+    assert answer.err.startswith("warning: copy/checkpoints/round-0000007") and "the one before it" in answer.err
+    assert outcome(folder) == outcome(finished)
+
+
+def test_without_a_sound_checkpoint_a_run_is_refused_and_left_as_it_is(interrupted: Path) -> None:
+    shutil.copytree(interrupted, "copy")
+    records = Path("copy/metrics.jsonl").read_bytes()
+    for path in Path("copy/checkpoints").glob("*.safetensors"):
+        _change_one_byte(path)
+    answer = fedal("resume", "copy")
+    assert answer.code == 2
+    assert "error: copy/checkpoints: none of the 2 checkpoints is sound" in answer.err
+    assert Path("copy/metrics.jsonl").read_bytes() == records
+
+
+def test_records_that_lost_rows_are_refused(interrupted: Path) -> None:
+    shutil.copytree(interrupted, "copy")
+    os.truncate("copy/metrics.jsonl", 10)
+    answer = fedal("resume", "copy")
+    assert answer.code == 2
+    assert "error: copy/metrics.jsonl has 10 bytes" in answer.err
+
+
+def test_a_run_on_other_data_than_it_began_with_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((300, 5), np.float32), np.arange(300) % 3
+    np.savez("mine.npz", x=x, y=y)
+    settings = ["--set", "public_size=40", "--models", "mlp-small"]
+    assert fedal("run", *TINY, "--data", "mine.npz", *settings, "--out", "a").code == 0
+    np.savez("mine.npz", x=x, y=(y + 1) % 3)
+    answer = fedal("resume", "a", "--iterations", 8)
+    assert answer.code == 2
+    assert "was made for other training data" in answer.err
+    assert package.load_run("a").is_complete, "a refused extension must not undo the finished run"
+    np.savez("mine.npz", x=x, y=y)
+    assert fedal("resume", "a", "--iterations", 8).code == 0
+
+
+@pytest.mark.parametrize(
+    ("passes", "naming"),
+    [
+        (8, 'client "frail", round 2, exchange 0: the gradient of cross_entropy is not finite'),
+        (10, 'round 2, exchange 0: Outputs.values from client "frail" holds numbers that are not finite'),
+    ],
+)
+def test_a_loss_that_is_not_finite_names_client_round_and_term_and_the_last_checkpoint_stands(
+    own_module: Callable[[str, str], None], passes: int, naming: str
+) -> None:
+    own_module(
+        "fragile_nets",
+        f"""
+        import torch
+        from torch import nn
+
+        class Breaks(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+                self.register_buffer("passes", torch.zeros(()))
+
+            def forward(self, x):
+                if self.training:
+                    self.passes += 1
+                return self.net(x) + (float("nan") if self.passes > {passes} else 0.0)
+        """,
+    )
+    Path("mine.toml").write_text(
+        'method = "fedmd"\nrounds = 6\ncheckpoint_every = 1\nbatch_size = 8\n'
+        'clients = [{ name = "sound", model = "mlp-small" }, { name = "frail", '
+        'model = "fragile_nets:Breaks" }]\n[options]\ntau = 2\n'
+    )
+    answer = fedal("run", "--config", "mine.toml", "--out", "a")
+    assert answer.code == 1
+    (line,) = answer.err.splitlines()
+    assert line.startswith(f"error: {naming}")
+    assert line.removeprefix("error: ") in json.loads(Path("a/failure.json").read_text())["error"]
+    assert _newest(Path("a"), ".json").stem == "round-0000002"
+    assert not Path("a/summary.json").exists() and not Path("a/models").exists()
+    assert fedal("resume", "a", "--trust").err.splitlines() == [line]
+
+
+def test_a_step_size_that_is_far_too_large_stops_the_run_with_a_hint() -> None:
+    answer = fedal("run", *TINY, "--set", "lr=1e30", "--out", "a")
+    assert answer.code == 1
+    assert 'error: client "client-00", round 0, ' in answer.err and "smaller lr" in answer.err
+
+
+def test_a_model_that_fails_on_its_way_ends_in_one_message(own_module: Callable[[str, str], None]) -> None:
+    own_module(
+        "picky_nets",
+        """
+        from torch import nn
+        class SmallBatchesOnly(nn.Sequential):
+            def forward(self, x):
+                if len(x) > 8:
+                    raise RuntimeError("eight at most")
+                return super().forward(x)
+        def make(): return SmallBatchesOnly(nn.Flatten(), nn.Linear(64, 10))
+        """,
+    )
+    answer = fedal("run", *TINY, "--models", "picky_nets:make", "--out", "a")
+    assert answer.code == 1
+    (line,) = answer.err.splitlines()
+    assert line.startswith("error: ") and "RuntimeError: eight at most" in line
+    assert "eight at most" in json.loads(Path("a/failure.json").read_text())["traceback"]
+
+
+def test_a_full_disk_while_saving_keeps_the_last_checkpoint_and_resume_gives_the_same_bits(finished: Path) -> None:
+    folder = Path("a").absolute()
+    with ForkServer() as server:
+        life = server.command("run", *LONGER, "--out", str(folder), disk_full_at=5)
+    assert life.code == 1
+    (line,) = [line for line in life.error.splitlines() if not line.startswith("warning: ")]
+    assert line.startswith("error: OSError: ") and "File too large" in line and "last checkpoint" in line
+    assert _newest(folder, ".json").stem == "round-0000004"
+    assert not list(folder.rglob(".tmp-*"))
+    assert "File too large" in json.loads((folder / "failure.json").read_text())["error"]
+    assert fedal("resume", folder).code == 0
+    assert outcome(folder) == outcome(finished)
+    assert not (folder / "failure.json").exists()
+
+
+# code named in a run folder
+
+
+@pytest.fixture
+def trap(own_module: Callable[[str, str], None]) -> Path:
+    """A module that leaves a trace when it is imported, and holds a method and a model."""
+    own_module(
+        "trap_module",
+        """
+        from pathlib import Path
+        Path("sprung").touch()
+        from torch import nn
+        from fedal.methods.outputs.local import METHOD
+        def net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        """,
+    )
+    return Path("sprung").absolute()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'method = "trap_module:METHOD"',
+        'models = "trap_module:net"',
+        'models = "mlp-small,trap_module:net"',
+        'models = ["mlp-small", "trap_module:net"]',
+        'clients = [{ model = "trap_module:net" }, {}]',
+        '[options]\nserver_model = "trap_module:net"',
+    ],
+)
+def test_no_module_named_in_a_folder_is_imported_without_trust(trap: Path, setting: str) -> None:
+    Path("local/seed-0").mkdir(parents=True)
+    Path("local/seed-0/config.toml").write_text(f"rounds = 1\n{setting}\n")
+    answer = fedal("resume", "local/seed-0")
+    assert answer.code == 2
+    assert "trap_module" in answer.err and "--trust" in answer.err
+    with pytest.raises(ConfigError, match="trust=True"):
+        package.load_run("local/seed-0")
+    with pytest.raises(ConfigError, match="trust=True"):
+        package.resume("local/seed-0")
+    assert fedal("compare", "--methods", "local", "--seeds", 1, "--out", ".", "--rounds", 1).code == 2
+    assert not trap.exists()
+    assert "trap_module" not in sys.modules
+
+
+def test_no_model_named_in_the_records_is_imported_without_trust(trap: Path, finished: Path) -> None:
+    shutil.copytree(finished, "copy")
+    environment = json.loads(Path("copy/environment.json").read_text())
+    environment["clients"]["client-00"] = "trap_module:net"
+    Path("copy/environment.json").write_text(json.dumps(environment))
+    with pytest.raises(ConfigError, match="trust=True"):
+        package.load_run("copy").model("client-00")
+    assert not trap.exists()
+
+
+def test_with_trust_the_module_is_imported(trap: Path) -> None:
+    Path("a").mkdir()
+    Path("a/config.toml").write_text('method = "trap_module:METHOD"\nrounds = 1\nclients = 1\nmodels = "mlp-small"\n')
+    assert fedal("resume", "a", "--trust").code == 0
+    assert trap.exists()
+    assert package.load_run("a", trust=True).is_complete
+
+
+# in processes of their own: signals, locks, speed
+
+
+def _started(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+ENDLESS = (*(word if word != "12" else "100000" for word in LONGER), "--out", "a")
+
+
+def test_ctrl_c_finishes_the_round_and_saves_and_resume_gives_the_same_bits_and_nobody_else_may_work_there() -> None:
+    process = _started("run", *ENDLESS)
+    _wait_for(lambda: Path("a/metrics.jsonl").exists() and Path("a/metrics.jsonl").stat().st_size > 0, process)
+    second = fedal("resume", "a")
+    assert second.code == 2
+    assert "error: a is in use by another process" in second.err
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "finishing the round, then saving" in err and "Continue with `fedal resume a`" in err
+    assert "Traceback" not in err and "error" not in err
+
+    done = int(_newest(Path("a"), ".json").stem.removeprefix("round-"))
+    assert f"stopped after iteration {2 * done}." in err
+    assert not Path("a/failure.json").exists()
+    config = Path("a/config.toml")
+    config.write_text(config.read_text().replace("rounds = 100000", f"rounds = {done + 3}"))
+    assert fedal("resume", "a").code == 0
+    whole = [word if word != "12" else str(done + 3) for word in LONGER]
+    assert fedal("run", *whole, "--out", "whole").code == 0
+    assert outcome(Path("a")) == outcome(Path("whole"))
+
+
+def test_a_second_ctrl_c_stops_at_once(own_module: Callable[[str, str], None]) -> None:
+    own_module(
+        "slow_nets",
+        """
+        import time
+        from pathlib import Path
+        from torch import nn
+        class Slow(nn.Sequential):
+            def forward(self, x):
+                if self.training and len(x) > 2:
+                    Path("training").touch()
+                    time.sleep(600)
+                return super().forward(x)
+        def make(): return Slow(nn.Flatten(), nn.Linear(64, 10))
+        """,
+    )
+    process = _started("run", *TINY, "--models", "slow_nets:make", "--out", "a")
+    _wait_for(Path("training").exists, process)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while "finishing the round" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130

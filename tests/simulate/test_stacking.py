@@ -1,0 +1,146 @@
+"""Stacked clients in a federation: the numbers of single ones, the same bits again, and who is stacked at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedal
+from fedal.config import Config
+from fedal.data.dataset import Dataset
+from fedal.engine.threads import thread_workers
+from fedal.errors import ConfigError, Stopped
+from fedal.learners.stacked.learner import StackedLearner
+from fedal.simulate.assemble import Assembly, assemble
+from fedal.simulate.run import Listener
+from fedal.simulate.stacking import STACKABLE_METHODS, resolve_stacked, stacks
+from fedal.simulate.world import World
+from worlds import InOrder, same_bits
+
+
+def world_of(config: Config, side: int = 8) -> World:
+    generator = np.random.Generator(np.random.Philox(key=3))
+    n = 40 + 24 * len(config.client_names)
+    x = generator.standard_normal((n, 1, side, side), dtype=np.float32)
+    y = generator.integers(0, 5, n)
+    data = Dataset("noise", x, y, x[:30], y[:30], 5)
+    parts = np.split(np.arange(40, n), len(config.client_names))
+    return World(data, dict(zip(config.client_names, parts, strict=True)), np.arange(40), x[:40], 0)
+
+
+def played(config: Config, rounds: int = 2, workers: int = 1, side: int = 8) -> Assembly:
+    with thread_workers(workers) as pool:
+        assembly = assemble(config, world_of(config, side), pool)
+        for t in range(rounds):
+            assembly.federation.play_round(t)
+        return assembly
+
+
+def small(method: str = "fedal", **settings: Any) -> Config:
+    settings = {"models": "cnn-small", "clients": 7, "batch_size": 8, "precision": "fp64", "stacked": True} | settings
+    return Config(method=method, **settings)
+
+
+def states(assembly: Assembly) -> dict[str, Any]:
+    return {name: learner.state_dict() for name, learner in assembly.learners.items()}
+
+
+@pytest.mark.parametrize("local_loss", ["cross-entropy", "balanced"])
+@pytest.mark.parametrize("method", STACKABLE_METHODS)
+def test_a_stacked_federation_has_the_numbers_of_a_single_one(method: str, local_loss: str) -> None:
+    config = small(method, local_loss=local_loss)
+    stacked, single = played(config), played(config.with_(stacked=False))
+    assert isinstance(stacked.federation.clients["client-04"].learner, StackedLearner)
+    for name, learner in single.learners.items():
+        for key, value in learner.weights().items():  # type: ignore[attr-defined]
+            assert torch.allclose(stacked.learners[name].weights()[key], value, rtol=0, atol=1e-12), (name, key)  # type: ignore[attr-defined]
+    assert stacked.federation.wire.state_dict() == single.federation.wire.state_dict()
+
+
+@pytest.mark.parametrize("distance", ["l1", "mse"])
+def test_every_distance_of_fedmd_is_a_mean_per_client(distance: str) -> None:
+    config = small("fedmd", distance=distance)
+    stacked, single = played(config, 1), played(config.with_(stacked=False), 1)
+    for name, learner in single.learners.items():
+        for key, value in learner.weights().items():  # type: ignore[attr-defined]
+            assert torch.allclose(stacked.learners[name].weights()[key], value, rtol=0, atol=1e-12)  # type: ignore[attr-defined]
+
+
+def test_lenet5_clients_learn_the_same_stacked_and_alone() -> None:
+    config = small(models="lenet5", clients=5, stacked="auto", tau=2)
+    stacked, single = played(config, 1, side=28), played(config.with_(stacked=False), 1, side=28)
+    assert isinstance(stacked.federation.clients["client-00"].learner, StackedLearner)
+    for name, learner in single.learners.items():
+        for key, value in learner.weights().items():  # type: ignore[attr-defined]
+            assert torch.allclose(stacked.learners[name].weights()[key], value, rtol=0, atol=1e-12), (name, key)  # type: ignore[attr-defined]
+
+
+def test_one_worker_and_three_give_the_same_bits() -> None:
+    config = small(clients=13, precision="fp32")
+    assert same_bits(states(played(config, workers=1)), states(played(config, workers=3)))
+
+
+def test_stacks_follow_client_order_and_leave_other_models_alone() -> None:
+    models = {f"c{i}": "lenet5" if i % 2 else "cnn-small-bn" for i in range(14)}
+    assert stacks(small(), models) == [("c1", "c3", "c5", "c7", "c9"), ("c11", "c13")]
+    assert stacks(small(), {"a": "lenet5", "b": "cnn-small"}) == []  # nobody to stack with
+    assert stacks(small(), {"a": "<LeNet5>", "b": "<LeNet5>", "c": "mine:lenet5"}) == []  # never a user's own model
+    assert stacks(small(stacked=False), dict.fromkeys("abc", "lenet5")) == []
+
+
+def test_auto_stacks_lenet5_only_and_only_where_it_can() -> None:
+    lenets, mixed = dict.fromkeys("abc", "lenet5"), {"a": "lenet5", "b": "cnn-small"}
+    auto = small(stacked="auto")
+    assert resolve_stacked(auto, lenets) is True
+    assert resolve_stacked(auto, mixed) is False
+    for other in (
+        {"method": "fedavg"},
+        {"optimizer": "sgd"},
+        {"fused": False},
+        {"engine": "ray"},
+        {"instruments": ("zeta",)},
+    ):
+        assert resolve_stacked(auto.with_(**{"options": {}, **other}), lenets) is False, other
+
+
+def test_what_cannot_be_stacked_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"stacked = true: fedavg works client by client.*set it to false"):
+        resolve_stacked(small("fedavg"), dict.fromkeys("abc", "lenet5"))
+    with pytest.raises(ConfigError, match=r"stacked = 'perhaps': expected true, false or auto"):
+        small(stacked="perhaps")
+
+
+def test_a_stack_sits_out_as_a_whole() -> None:
+    config = small(clients=7)
+    assembly = assemble(config, world_of(config), InOrder())
+    present = assembly.federation.play_round(0, lambda client, exchange: client == "client-01" and exchange == 1)
+    assert present == ["client-05", "client-06"]
+    steps = {name: state["step"] for name, state in states(assembly).items()}
+    assert steps == {name: config.tau + (config.tau if name in present else 0) for name in config.client_names}
+
+
+def test_a_stopped_stacked_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    config = Config(models="cnn-small", clients=6, iterations=15, stacked=True, checkpoint_every=1, eval_every=5)
+    whole = fedal.run(config, tmp_path / "whole")
+    seen = iter((False, True))
+    with pytest.raises(Stopped):
+        fedal.run(config, tmp_path / "parts", listener=Listener(should_stop=lambda: next(seen)))
+    parts = fedal.resume(tmp_path / "parts")
+    assert "stacked = true" in (tmp_path / "parts" / "config.toml").read_text()
+    for name in config.client_names:
+        files = [run.path / "models" / f"{name}.safetensors" for run in (whole, parts)]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    without_time = [{k: v for k, v in row.items() if k != "seconds"} for row in parts.metrics]
+    assert without_time == [{k: v for k, v in row.items() if k != "seconds"} for row in whole.metrics]
+
+
+def test_a_run_of_an_older_version_goes_on_unstacked(tmp_path: Path) -> None:
+    config = Config(models="cnn-small", clients=6, iterations=5, stacked=False)
+    fedal.run(config, tmp_path / "old")
+    toml = tmp_path / "old" / "config.toml"
+    toml.write_text(toml.read_text().replace("stacked = false\n", ""))
+    assert fedal.Run(tmp_path / "old").config.stacked is False
