@@ -12,7 +12,7 @@ from deployments import Rehearsal, files_up_to, free_port
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.site import _checked_settings
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_plain_text_beyond_loopback_exits_with_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,5 +207,5 @@ def test_a_good_certificate_outside_the_roster_is_refused(scene: Any) -> None:
 
 
 def test_every_code_is_explained_in_the_docs() -> None:
-    text = (Path(__file__).parents[3] / "docs/errors.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/errors.md").read_text()
     assert [code for code in Code if f"`{code}`" not in text] == []
