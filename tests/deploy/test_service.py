@@ -118,8 +118,8 @@ def test_a_link_that_is_cut_in_every_round_changes_no_bit_and_loses_no_round(reh
         cut: set[int] = set()
         while not service.folder.summary.exists():
             seat = service.seats["client-01"]
-            if service._rounds not in cut and service._state == "training" and seat._link is not None:
-                cut.add(service._rounds)
+            if service.journal.rounds not in cut and service.desk.state == "training" and seat._link is not None:
+                cut.add(service.journal.rounds)
                 seat._link.close()
             threading.Event().wait(0.001)
         for thread, failure in joined:

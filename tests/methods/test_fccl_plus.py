@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import fedal
 from fedal.config import ClientConfig, Config
 from fedal.data.dataset import Dataset
+from fedal.data.world import World
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
@@ -23,7 +24,6 @@ from fedal.losses import kl, non_target, similarities, similarity_kl
 from fedal.messages import ConsensusAndSimilarities, OutputsAndSimilarities
 from fedal.models.classifier import Classifier
 from fedal.simulate.assemble import assemble
-from fedal.simulate.world import World
 from worlds import (
     BATCH,
     CLASSES,

@@ -245,7 +245,7 @@ def _what_defaults_mean(
 
     The last one depends on the data, which are read once for all runs of the comparison.
     """
-    from fedal.simulate.world import default_partition, load_dataset, public_size
+    from fedal.simulate.prepare import default_partition, load_dataset, public_size
 
     means: dict[str, Any] = {"partition": default_partition(config)}
     if config.iterations is None and config.rounds is None:
@@ -270,7 +270,8 @@ def play_job(
     job: Job, tell: Callable[[str, Any], None], should_stop: Callable[[], bool], workers: int = 0
 ) -> str | None:
     """Plays or completes one run; gives the reason if the method does not apply here."""
-    from fedal.simulate.run import Listener, resume, run
+    from fedal.simulate.run import resume, run
+    from fedal.simulate.session import Listener
 
     listener = Listener(
         started=lambda config, world, models, done, total: tell("started", (done * config.tau, total * config.tau)),

@@ -22,7 +22,7 @@ from fedal.errors import CheckpointError, ConfigError, FedalError, Stopped
 if TYPE_CHECKING:
     from fedal.campaigns.compare import Comparison
     from fedal.config import Config
-    from fedal.simulate.world import World
+    from fedal.data.world import World
 
 app = typer.Typer(
     name="fedal",
@@ -247,7 +247,7 @@ def _config(path: Path | None, given: dict[str, Any], settings: list[str] | None
 
 
 def _listener(screen: Screen, name: str) -> Any:
-    from fedal.simulate.run import Listener
+    from fedal.simulate.session import Listener
 
     def started(config: Config, world: World, models: dict[str, str], done: int, total: int) -> None:
         screen.started(name, done * config.tau, total * config.tau)

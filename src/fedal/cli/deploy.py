@@ -192,7 +192,7 @@ def join(
     _need_deploy()
     found = _invitation(invitation or Path(name), insecure, name)
 
-    from fedal.deploy.site import SitePlan
+    from fedal.deploy.entering import SitePlan
     from fedal.deploy.site import join as play
 
     play(

@@ -56,7 +56,7 @@ def partition(
 
     from fedal.figures.bubbles import draw_bubbles
     from fedal.figures.canvas import save
-    from fedal.simulate.world import default_partition, prepare_world
+    from fedal.simulate.prepare import default_partition, prepare_world
 
     world = prepare_world(checked)
     counts = world.class_counts()

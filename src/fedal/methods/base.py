@@ -113,11 +113,11 @@ class ClientLogic:
         """One round: train, yield uploads, receive replies."""
         raise NotImplementedError(f"{type(self).__name__} must define round(t)")
 
-    def hear(self, reply: Message | None) -> None:
-        """Called with each reply before the coroutine gets it, and with None before it begins.
-
-        All clients have heard before the first is waited for; one that is elsewhere is told in this way.
-        """
+    def spoken_about(self, upload: object) -> str | None:
+        """The digest of the public batch that an upload speaks of; None when it speaks of none."""
+        if self._public is None or not isinstance(upload, Message) or not upload.about_batch:
+            return None
+        return self._public.drawn
 
     def state_dict(self) -> State:
         """What the method keeps between rounds besides the learner."""
