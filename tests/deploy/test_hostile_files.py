@@ -84,7 +84,7 @@ READERS: dict[str, Callable[[bytes, Path], None]] = {
     "a site's state": read_file(_run_of, "site.json"),
     "a list of revocations": read_file(lambda path: certs._revocations(path), "crl.pem"),
     **{f"a checkpoint's {end}": lambda raw, path, end=end: read_checkpoint_with(raw, end, path)
-       for end in (".json", ".safetensors")},
+       for end in (".json", ".tensors")},
     **{f"an invitation's {name}": lambda raw, path, name=name: read_invitation_with(raw, name, path)
        for name in ("invitation.json", *certs.PEMS)},
 }  # fmt: skip

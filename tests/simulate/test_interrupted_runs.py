@@ -88,12 +88,12 @@ def _change_one_byte(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda folder: _change_one_byte(_newest(folder, ".safetensors")),
+        lambda folder: _change_one_byte(_newest(folder, ".tensors")),
         lambda folder: _change_one_byte(_newest(folder, ".json")),
-        lambda folder: os.truncate(_newest(folder, ".safetensors"), 1000),
+        lambda folder: os.truncate(_newest(folder, ".tensors"), 1000),
         lambda folder: os.truncate(_newest(folder, ".json"), 100),
         lambda folder: os.truncate(_newest(folder, ".json"), 0),
-        lambda folder: _newest(folder, ".safetensors").unlink(),
+        lambda folder: _newest(folder, ".tensors").unlink(),
         lambda folder: _newest(folder, ".json").write_text("[]"),
     ],
     ids=["a bit of the tensors", "a bit of the rest", "cut tensors", "cut rest", "empty", "no tensors", "no object"],
