@@ -150,7 +150,7 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
     from fedal.config import Config
     from fedal.deploy.service import Plan, Service
     from fedal.deploy.settings import Deployment
-    from fedal.methods.base import Uploads
+    from fedal.methods.server import Uploads
     from fedal.simulate.world import Task
 
     class Timed(Service):

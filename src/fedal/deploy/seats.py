@@ -19,7 +19,7 @@ from fedal.deploy.refusals import Code, Refused
 from fedal.engine.loop import MissedExchange
 from fedal.errors import RunError
 from fedal.messages import Message
-from fedal.methods.base import ClientLogic, ClientRound
+from fedal.methods.client import ClientLogic, ClientRound
 from fedal.wire import Wire
 
 Policy = Literal["wait", "continue"]

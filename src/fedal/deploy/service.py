@@ -38,7 +38,7 @@ from fedal.durable import RecordFile
 from fedal.engine.loop import Federation
 from fedal.errors import CheckpointError, ConfigError, Stopped
 from fedal.messages import Message
-from fedal.methods.base import Uploads
+from fedal.methods.server import Uploads
 from fedal.records.checkpoint import load_newest, save_checkpoint
 from fedal.records.folder import RunFolder, named_code, write_json
 from fedal.simulate.assemble import (

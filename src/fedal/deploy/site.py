@@ -36,7 +36,7 @@ from fedal.deploy.service import SETTINGS
 from fedal.errors import CheckpointError, ConfigError, DataError, FedalError
 from fedal.learners.base import Learner
 from fedal.messages import Message
-from fedal.methods.base import ClientRound
+from fedal.methods.client import ClientRound
 from fedal.metrics import accuracy
 from fedal.models.own import call_any_factory, load_factory
 from fedal.own_code import is_import_path

@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 from fedal.errors import FedalError, OutOfStepError, RunError
 from fedal.messages import Message
-from fedal.methods.base import ClientLogic, ClientRound, Replies, ServerLogic, ServerRound, Uploads
+from fedal.methods.client import ClientLogic, ClientRound
+from fedal.methods.server import Replies, ServerLogic, ServerRound, Uploads
 from fedal.wire import Wire
 
 IsAbsent = Callable[[str, int], bool]

@@ -20,7 +20,7 @@ import torch
 from fedal.errors import ConfigError, RunError
 from fedal.learners.base import Frozen, Learner, State
 from fedal.messages import Message
-from fedal.methods.base import ClientLogic, ClientRound
+from fedal.methods.client import ClientLogic, ClientRound
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ import difflib
 import importlib
 
 from fedal.errors import ConfigError
-from fedal.methods.base import Method
+from fedal.methods.method import Method
 from fedal.own_code import import_object, is_import_path
 
 MODULES = {
@@ -63,5 +63,5 @@ def get(name: str) -> Method:
 def _imported(path: str) -> Method:
     method = import_object(path, "method")
     if not isinstance(method, Method):
-        raise ConfigError(f'method: "{path}" is a {type(method).__name__}; expected a fedal.methods.base.Method.')
+        raise ConfigError(f'method: "{path}" is a {type(method).__name__}; expected a fedal.methods.method.Method.')
     return method

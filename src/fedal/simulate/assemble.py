@@ -20,7 +20,9 @@ from fedal.learners.base import VERBS, Learner
 from fedal.learners.probe import refuse_hidden_randomness
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
-from fedal.methods.base import ClientLogic, ClientSetup, Method, ServerLogic, ServerSetup, Uploads
+from fedal.methods.client import ClientLogic, ClientSetup
+from fedal.methods.method import Method
+from fedal.methods.server import ServerLogic, ServerSetup, Uploads
 from fedal.models import build, candidates, check_output_width
 from fedal.seeding import BatchStream, philox_key, raw_bits, torch_seeded
 from fedal.simulate.stacking import stacks

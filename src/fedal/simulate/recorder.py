@@ -17,7 +17,7 @@ from fedal.durable import RecordFile
 from fedal.engine.loop import Workers
 from fedal.errors import FedalError
 from fedal.messages import Outputs
-from fedal.methods.base import Uploads, stack_outputs
+from fedal.methods.server import Uploads, stack_outputs
 from fedal.metrics import accuracy, disagreement, stratified_subset
 from fedal.records.folder import RunFolder
 from fedal.simulate.assemble import Assembly

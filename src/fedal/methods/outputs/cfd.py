@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from fedal.messages import Codes, Message
-from fedal.methods.base import ClientSetup, Method, ServerSetup
+from fedal.methods.client import ClientSetup
+from fedal.methods.method import Method
 from fedal.methods.outputs.server_distillation import DistillingServer, ServerDistillationOptions, TaughtClient
+from fedal.methods.server import ServerSetup
 from fedal.quantise import UNQUANTISED, LabelCodec
 
 if TYPE_CHECKING:

@@ -16,18 +16,10 @@ from pydantic import Field
 from fedal.lazy import torch
 from fedal.losses import d_cross_entropy, d_kl
 from fedal.messages import PrivateAnswers, PrivateSamples
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    ClientSetup,
-    Method,
-    MethodOptions,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,17 +17,10 @@ from fedal.aggregate import ClassSums, class_means_of_others, class_weights, oth
 from fedal.lazy import torch
 from fedal.losses import soft_cross_entropy
 from fedal.messages import ClassOutputs
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    ClientSetup,
-    Method,
-    PrivateOnlyOptions,
-    ServerLogic,
-    ServerRound,
-    stack_outputs,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import PrivateOnlyOptions
+from fedal.methods.server import ServerLogic, ServerRound, stack_outputs
 
 if TYPE_CHECKING:
     from torch import Tensor

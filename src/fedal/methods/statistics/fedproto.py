@@ -17,17 +17,10 @@ from fedal.aggregate import ClassSums, class_means, class_weights
 from fedal.lazy import torch
 from fedal.losses import mse
 from fedal.messages import ClassFeatures, Prototypes
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    ClientSetup,
-    Method,
-    PrivateOnlyOptions,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import PrivateOnlyOptions
+from fedal.methods.server import ServerLogic, ServerRound, ServerSetup
 
 if TYPE_CHECKING:
     from torch import Tensor

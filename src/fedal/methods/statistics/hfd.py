@@ -16,18 +16,10 @@ from fedal.aggregate import ClassSums, class_means_of_others, class_weights, oth
 from fedal.lazy import torch
 from fedal.losses import soft_cross_entropy
 from fedal.messages import ClassInputs, MeanInputOutputs, Message
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    ClientSetup,
-    Method,
-    MethodOptions,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    Uploads,
-)
+from fedal.methods.client import ClientLogic, ClientRound, ClientSetup
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
 
 if TYPE_CHECKING:
     from torch import Tensor
