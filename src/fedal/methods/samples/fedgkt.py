@@ -75,8 +75,9 @@ class FedGKTClient(ClientLogic):
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         # The head's last logits on each own sample; double: they are stored as exactly as any run computes them.
-        self._answers = torch.zeros(len(self.private), self.private.n_classes, dtype=torch.float64)
-        self._answered = torch.zeros(len(self.private), dtype=torch.bool)
+        shape = len(self.private), self.private.n_classes
+        self._answers = torch.zeros(shape, dtype=torch.float64, device=self.private.device)
+        self._answered = self._answers.new_zeros(len(self.private), dtype=torch.bool)
 
     def round(self, t: int) -> ClientRound:
         learner = cast("FeatureLearner", self.learner)
