@@ -151,7 +151,7 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
     from fedal.data.world import Task
     from fedal.deploy.service import ServerPlan, Service
     from fedal.deploy.settings import Deployment
-    from fedal.methods.base import Uploads
+    from fedal.methods.server import Uploads
 
     class Timed(Service):
         """A server that plays a round when it is its turn, and says when the uploads of each exchange were there."""

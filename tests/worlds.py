@@ -17,7 +17,7 @@ from fedal.data.dataset import Dataset
 from fedal.data.world import World
 from fedal.engine.loop import Federation, Workers
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
-from fedal.methods.base import Method
+from fedal.methods.method import Method
 from fedal.models.classifier import Classifier
 from fedal.seeding import torch_seeded
 from fedal.simulate.assemble import assemble

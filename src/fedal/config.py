@@ -20,7 +20,8 @@ from fedal import data, methods
 from fedal.data.partition import PARTITIONS
 from fedal.errors import ConfigError
 from fedal.messages import NOT_BLACK_BOX, Leak, in_words
-from fedal.methods.base import Method, MethodOptions
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
 
 InstrumentName = Literal["forgetting", "zeta", "gradients"]
 ClientId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]

@@ -14,7 +14,10 @@ from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import NonFiniteError, OutOfStepError, RunError, WireError
 from fedal.learners.torch_learner import TorchLearner
 from fedal.messages import Consensus, Guidance, Outputs
-from fedal.methods.base import ClientLogic, Method, MethodOptions, ServerLogic, stack_outputs
+from fedal.methods.client import ClientLogic
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
+from fedal.methods.server import ServerLogic, stack_outputs
 from worlds import InOrder, build_federation, conv_batch_norm, differing_clients, fingerprint, mlp, play
 
 NETS = {"anna": mlp, "ben": conv_batch_norm, "cleo": mlp}

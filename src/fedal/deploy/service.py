@@ -38,7 +38,7 @@ from fedal.deploy.server import Reception
 from fedal.deploy.settings import Deployment
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError, Stopped
-from fedal.methods.base import Uploads
+from fedal.methods.server import Uploads
 from fedal.precision import dtype_of
 from fedal.records.folder import RunFolder, named_code
 from fedal.simulate.build import axis_lengths, build_learner, build_server, model_of

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from fedal.engine.player import MissedExchange, Player, Said
 from fedal.errors import FedalError, OutOfStepError, RunError
 from fedal.messages import Message
-from fedal.methods.base import Replies, ServerLogic, ServerRound, Uploads
+from fedal.methods.server import Replies, ServerLogic, ServerRound, Uploads
 from fedal.wire import Wire
 
 IsAbsent = Callable[[str, int], bool]

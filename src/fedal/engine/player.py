@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedal.messages import Message
-from fedal.methods.base import ClientLogic, ClientRound
+from fedal.methods.client import ClientLogic, ClientRound
 
 if TYPE_CHECKING:
     from fedal.learners.base import Learner, State

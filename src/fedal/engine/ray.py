@@ -21,7 +21,7 @@ from fedal.engine.player import LocalPlayer, Said
 from fedal.errors import ConfigError, RunError
 from fedal.learners.base import Frozen, State
 from fedal.messages import Message
-from fedal.methods.base import ClientLogic
+from fedal.methods.client import ClientLogic
 
 if TYPE_CHECKING:
     from torch import Tensor

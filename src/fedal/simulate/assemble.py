@@ -20,7 +20,7 @@ from fedal.engine.ray import PhaseDone, RayCluster
 from fedal.learners.base import Learner
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner
-from fedal.methods.base import ClientLogic
+from fedal.methods.client import ClientLogic
 from fedal.precision import dtype_of
 from fedal.simulate.build import axis_lengths, build_client, build_learner, build_server, model_of, private_data
 from fedal.simulate.checks import refuse_misfits, refuse_unfit_task

@@ -18,7 +18,8 @@ from fedal.data.world import Task
 from fedal.learners.base import Learner
 from fedal.learners.probe import refuse_hidden_randomness
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
-from fedal.methods.base import ClientLogic, ClientSetup, ServerLogic, ServerSetup
+from fedal.methods.client import ClientLogic, ClientSetup
+from fedal.methods.server import ServerLogic, ServerSetup
 from fedal.models import build, candidates, check_output_width, largest
 from fedal.precision import dtype_of
 from fedal.seeding import BatchStream, Indices, philox_key, raw_bits, torch_seeded

@@ -10,7 +10,7 @@ from fedal.config import Config
 from fedal.data.world import Task
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.learners.base import VERBS, Learner
-from fedal.methods.base import Method
+from fedal.methods.method import Method
 
 
 def refuse_unfit_task(config: Config, task: Task) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fedal.messages import Outputs
-from fedal.methods.base import Uploads, stack_outputs
+from fedal.methods.server import Uploads, stack_outputs
 from fedal.metrics import disagreement
 from fedal.records.rows import Moment, Record, is_recorded, over_clients
 from fedal.simulate.assemble import Assembly

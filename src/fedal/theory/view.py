@@ -17,7 +17,7 @@ from fedal.engine.loop import Federation, Workers
 from fedal.engine.player import LocalPlayer
 from fedal.errors import FedalError
 from fedal.learners.base import Learner
-from fedal.methods.base import ClientLogic
+from fedal.methods.client import ClientLogic
 from fedal.metrics import accuracy, stratified_subset
 from fedal.precision import dtype_of
 from fedal.seeding import Indices, philox_key, raw_bits

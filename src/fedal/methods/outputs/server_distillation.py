@@ -15,16 +15,9 @@ from fedal.aggregate import mean_over_clients
 from fedal.lazy import torch
 from fedal.losses import kl_to_probs
 from fedal.messages import Message, Outputs
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    TransferOptions,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, weighted
+from fedal.methods.options import TransferOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup
 
 if TYPE_CHECKING:
     from torch import Tensor

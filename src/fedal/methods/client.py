@@ -1,7 +1,4 @@
-"""The two halves of a method and its declaration.
-
-A method is two coroutines joined by a wire. A client's `round` yields what it uploads and receives what comes down; the
-server's `round` receives all uploads and yields the replies. Nothing here knows how they are run.
+"""The client's half of a method: a coroutine that yields what it uploads and receives what comes down.
 
 What must survive a round is in `state_dict()`; what belongs to a round is a local variable of that round. No
 `torch.no_grad()` block may span a `yield`: that mode belongs to the thread, and another thread may resume.
@@ -9,19 +6,17 @@ What must survive a round is in `state_dict()`; what belongs to a round is a loc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING, Any, Literal, cast
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import TYPE_CHECKING, Any, cast
 
 from fedal.errors import NonFiniteError
 from fedal.finite import is_finite
 from fedal.lazy import torch
 from fedal.losses import class_prior, d_cross_entropy, d_kl
-from fedal.messages import NOT_BLACK_BOX, Leak, Message
+from fedal.messages import Message
+from fedal.methods.options import MethodOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,50 +26,6 @@ if TYPE_CHECKING:
 
 ClientRound = Generator[Message, Any, None]
 """Yields an upload, receives the reply to it."""
-
-Uploads = Mapping[str, Any]
-"""client id -> message, for those who answered."""
-
-Replies = dict[str, Message]
-"""client id -> message."""
-
-ServerRound = Generator[Replies | None, Uploads, Replies | None]
-"""Yields the reply to the previous uploads (None at first), receives the next ones, returns the last reply."""
-
-
-class MethodOptions(BaseModel):
-    """Options of every method with local training. A loss weight of 0 drops its term."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    tau: int = Field(5, ge=1, description="iterations in each local training and each knowledge transfer stage")
-    local_loss: Literal["cross-entropy", "balanced"] = Field(
-        "cross-entropy",
-        description="balanced: cross-entropy on f + log(pi_n), pi_n the client's own label frequencies (never sent)",
-    )
-    prior_smoothing: float = Field(1.0, gt=0, description="pseudo-samples per class in pi_n of local_loss=balanced")
-
-
-class PublicOptions(MethodOptions):
-    """Options of every method with passes on public data."""
-
-    public_mode: Literal["train", "eval", "frozen"] = Field(
-        "train", description="what BatchNorm does on public batches (see docs/methods)"
-    )
-
-
-class TransferOptions(PublicOptions):
-    """Options of every method that learns from others' outputs on public data."""
-
-    temperature: float = Field(1.0, gt=0, description="temperature E inside every KL divergence")
-
-
-class PrivateOnlyOptions(MethodOptions):
-    """Options of methods without steps on public data."""
-
-    local_stages: int = Field(
-        1, ge=1, le=2, description="2: as many steps per round as methods with a stage on public data, all on own data"
-    )
 
 
 @dataclass(frozen=True)
@@ -205,104 +156,3 @@ class Anchor:
 def weighted(weight: float, gradient: Tensor) -> Tensor | None:
     """weight * gradient; a weight of 0 drops the term, because 0 * inf is nan."""
     return weight * gradient if weight else None
-
-
-@dataclass(frozen=True)
-class ServerSetup:
-    """All that the server's half is given: no data, no model of a client."""
-
-    roster: tuple[str, ...]
-    n_classes: int
-    options: MethodOptions
-    seed: int
-    dtype: torch.dtype
-    device: str = "cpu"
-    public: PublicData | None = None
-    make_learner: Callable[[str, tuple[int, ...] | None], Learner] | None = None  # of a server that owns models
-    architectures: Mapping[str, str] = field(default_factory=dict)  # client -> model; only where weights are sent
-    feature_width: int = 0  # d, where all clients must share it
-
-
-class ServerLogic:
-    """The server's half: sees ids and messages, nothing else. As it stands: a server that is never asked."""
-
-    def __init__(self, setup: ServerSetup) -> None:
-        self.hp: Any = setup.options
-        self.public = setup.public
-        self.learner: Learner | None = None  # the server's own model, if it has one: evaluated beside the clients
-        self.observed: dict[str, Tensor] = {}  # numbers about the last round, for the record; made anew every round
-
-    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        """One round over the clients that take part, in roster order."""
-        yield from ()
-        return None
-
-    def expected_batch(self, t: int, i: int) -> str | None:
-        """The digest of the public batch that exchange i of round t is about; None when it is about no batch."""
-        return self.public.digest(t, i) if self.public is not None and i < self.hp.tau else None
-
-    def state_dict(self) -> State:
-        return {}
-
-    def load_state_dict(self, state: State) -> None:
-        """Takes back what `state_dict` gave, and keeps none of its tensors: they may be pages of a file."""
-
-
-def after(reply: Replies | None, stage: ServerRound) -> ServerRound:
-    """Plays a stage of a round; its first question also delivers `reply`, the answer to uploads before it."""
-    try:
-        next(stage)
-    except StopIteration:
-        return reply
-    while True:
-        up = yield reply
-        try:
-            reply = stage.send(up)
-        except StopIteration as stop:
-            return cast("Replies | None", stop.value)
-
-
-def stack_outputs(clients: Sequence[str], up: Uploads) -> tuple[list[str], Tensor]:
-    """Who answered, and their logits in roster order: arrival order must not matter.  -> (N, B, K)"""
-    present = [client_id for client_id in clients if client_id in up]
-    return present, torch.stack([up[client_id].values for client_id in present])
-
-
-Need = Literal["public", "features", "same-features", "weights", "same-architecture", "server-model"]
-"""What a method asks of the run: public data; learners that show features (of one width) or weights (of one
-architecture); a model at the server."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """What a method declares about itself. `black_box` is computed from what it sends, never claimed."""
-
-    name: str
-    summary: str
-    options: type[MethodOptions]
-    client: type[ClientLogic]
-    server: type[ServerLogic] = ServerLogic
-    up: tuple[type[Message], ...] = ()
-    down: tuple[type[Message], ...] = ()
-    needs: frozenset[Need] = frozenset()
-    evaluates: Literal["clients", "server", "groups"] = "clients"
-    faithfulness: Literal["paper", "paper+code", "code", "reconstruction"] = "paper"
-    paper_options: Mapping[str, Any] = field(default_factory=dict)  # what preset `paper` sets
-    per: Mapping[type[Message], Literal["iteration", "round", "run"]] = field(default_factory=dict)  # else iteration
-    axes: Mapping[str, str] = field(default_factory=dict)  # further axes of its messages -> the option with the length
-    local_steps: Callable[[Any], int] = lambda options: int(options.tau)  # private batches per round, for fairness
-    refuse: Callable[[Any, int], str | None] = lambda options, n_classes: None  # why it does not fit, if it does not
-
-    @property
-    def exchanges(self) -> bool:
-        return bool(self.up or self.down)
-
-    @property
-    def reveals(self) -> Leak:
-        """All that its messages together tell."""
-        return reduce(or_, (message.leak for message in self.up + self.down), Leak.NOTHING)
-
-    @property
-    def black_box(self) -> bool:
-        """Neither parameters nor architecture of a client's model leave the client."""
-        return not self.reveals & NOT_BLACK_BOX
