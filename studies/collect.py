@@ -14,7 +14,8 @@ import torch
 from fedal.analysis.restored import restored
 from fedal.campaigns.compare import refuse_other_run
 from fedal.durable import write_atomically
-from fedal.records.folder import Run, RunFolder
+from fedal.records.folder import RunFolder
+from fedal.records.run import Run
 from fedal.theory.equilibrium import check_equilibrium
 from fedal.theory.outputs import answers
 from studies.plan import Arm, Plan, Study

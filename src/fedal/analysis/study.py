@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 
 from fedal.analysis.restored import Restored, restored
 from fedal.data.dataset import Dataset
-from fedal.records.folder import Run, write_json
+from fedal.records.folder import without_nan, write_json
+from fedal.records.run import Run
 from fedal.simulate.assemble import OwnModels
 from fedal.theory.bounds import Bound, ClientTerms, fedal_bound, fedmd_bound
 from fedal.theory.convergence import Convergence, convergence
@@ -98,7 +98,7 @@ class Study:
             "forgetting": self.forgetting,
             "notes": self.notes,
         }
-        return {name: _finite(value) for name, value in document.items()}
+        return {name: without_nan(value) for name, value in document.items()}
 
     def write(self) -> Path:
         self.folder.mkdir(exist_ok=True)
@@ -190,12 +190,3 @@ def _global_loss(site: Site, client: str) -> float:
     data = site.world.dataset
     x = torch.as_tensor(data.test_x).to(site.public)
     return risk(site.assembly.learners[client], x, torch.as_tensor(data.test_y))
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no nan and no infinity: null."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -27,7 +27,9 @@ from fedal.config import Config, read_toml, unknown_setting
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.messages import in_words
-from fedal.records.folder import Run, RunFolder, named_code
+from fedal.own_code import named_code
+from fedal.records.folder import RunFolder
+from fedal.records.run import Run
 
 CSV_COLUMNS = [
     "method",

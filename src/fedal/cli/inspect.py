@@ -121,7 +121,7 @@ def analyse(
 
     from fedal.analysis.study import analyse as measure
     from fedal.figures.theory import draw_all
-    from fedal.records.folder import Run
+    from fedal.records.run import Run
 
     studies: list[Study] = []
     for path in paths:

@@ -39,8 +39,9 @@ from fedal.engine.loop import Federation
 from fedal.errors import CheckpointError, ConfigError, Stopped
 from fedal.messages import Message
 from fedal.methods.base import Uploads
+from fedal.own_code import named_code
 from fedal.records.checkpoint import load_newest, save_checkpoint
-from fedal.records.folder import RunFolder, named_code, write_json
+from fedal.records.folder import RunFolder, write_json
 from fedal.simulate.assemble import (
     DTYPES,
     axis_lengths,

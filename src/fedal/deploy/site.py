@@ -39,9 +39,9 @@ from fedal.messages import Message
 from fedal.methods.base import ClientRound
 from fedal.metrics import accuracy
 from fedal.models.own import call_any_factory, load_factory
-from fedal.own_code import is_import_path
+from fedal.own_code import is_import_path, named_code
 from fedal.records.checkpoint import load_checkpoint, load_newest, save_checkpoint, save_model
-from fedal.records.folder import RunFolder, named_code, write_json
+from fedal.records.folder import RunFolder, write_json
 from fedal.seeding import BatchStream, torch_seeded
 from fedal.simulate.assemble import DTYPES, axis_lengths, build_client, build_learner, model_of, refuse_misfits
 from fedal.simulate.world import Task

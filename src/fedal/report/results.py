@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from fedal import methods
+from fedal.records.numbers import NONE, count, duration, p_value, share, short, signed, size, with_spread
 from fedal.records.statistics import Difference, distribution
 from fedal.report.collect import Record, Row
 from fedal.report.groups import Group, Overview
@@ -26,7 +27,6 @@ from fedal.report.measures import (
     WORST,
     Measure,
 )
-from fedal.report.numbers import NONE, count, duration, p_value, share, short, signed, size, with_spread
 
 TARGETS = [percent / 100 for percent in range(1, 101)]
 WHOSE = {"clients": "each client's own", "server": "the server's", "groups": "one per group of equal models"}

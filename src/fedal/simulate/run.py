@@ -25,7 +25,9 @@ from fedal.engine.ray import ActorLost, RayCluster, ray_cluster
 from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError, FedalError, RunError, Stopped
 from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
-from fedal.records.folder import Run, RunFolder, describe_environment, environment_differences, write_json
+from fedal.records.environment import describe_environment, environment_differences
+from fedal.records.folder import RunFolder, write_json
+from fedal.records.run import Run
 from fedal.simulate.assemble import OwnModels, assemble, build_clients
 from fedal.simulate.recorder import Recorder
 from fedal.simulate.stacking import resolve_stacked

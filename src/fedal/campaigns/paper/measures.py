@@ -16,7 +16,8 @@ from fedal.campaigns.paper.outcome import Line, Outcome, config_words
 from fedal.config import Config
 from fedal.engine.threads import thread_workers
 from fedal.metrics import EVALUATION_BATCH
-from fedal.records.folder import Run, write_json
+from fedal.records.folder import write_json
+from fedal.records.run import Run
 from fedal.simulate.assemble import DTYPES, assemble
 from fedal.simulate.world import prepare_world, restore_world
 
