@@ -42,7 +42,7 @@ def read_lines(outcome: Outcome, column: Column, row: Row, settings: Mapping[str
 
 
 def _accuracies(outcome: Outcome, column: Column, row: Row) -> dict[str, list[float]]:
-    return {row.method: row.column("test_accuracy")}
+    return {row.method: list(row.finals("test_accuracy").values())}
 
 
 def _variances(outcome: Outcome, column: Column, row: Row) -> dict[str, list[float]]:
