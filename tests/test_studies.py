@@ -18,7 +18,7 @@ from studies.plan import PAGE_FOLDER, ROOT, Plan, read_plan
 from studies.play import missing, play
 
 from fedal.errors import ConfigError
-from fedal.records.folder import Run
+from fedal.records.run import Run
 
 TINY = """
 dataset = "digits"

@@ -20,7 +20,7 @@ from fedal.cli import app
 from fedal.config import Config
 from fedal.errors import ConfigError
 from fedal.figures.theory import FIGURES, draw_convergence, draw_forgetting, draw_variances
-from fedal.records.folder import Run
+from fedal.records.run import Run
 from fedal.simulate.assemble import assemble
 from fedal.simulate.prepare import prepare_world
 from fedal.theory.descent import Gradients

@@ -15,7 +15,7 @@ from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.site import Site
 from fedal.errors import CheckpointError, ConfigError
-from fedal.records.folder import read_rows
+from fedal.records.run import read_rows
 from worlds import synthetic_images
 
 

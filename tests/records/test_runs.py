@@ -16,7 +16,7 @@ from fedal.config import Config, load_config
 from fedal.data import load as load_data
 from fedal.errors import FedalError
 from fedal.metrics import stratified_subset
-from fedal.records.folder import read_rows
+from fedal.records.run import read_rows
 
 N, TAU, B, K, ROUNDS = 3, 2, 16, 10, 7
 CLIENTS = [{"name": "north", "model": "mlp-small"}, {"name": "south", "model": "cnn-small-bn"}, {"model": "cnn-small"}]

@@ -13,7 +13,7 @@ from fedal.data.dataset import Dataset
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError
 from fedal.records.checkpoint import load_newest
-from fedal.records.folder import Run
+from fedal.records.run import Run
 from fedal.simulate.assemble import OwnModels, assemble
 from fedal.simulate.prepare import restore_world
 from fedal.theory.instruments import INSTRUMENTS, Panel

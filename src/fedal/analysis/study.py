@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,9 @@ from numpy.typing import NDArray
 
 from fedal.analysis.restored import Restored, restored
 from fedal.data.dataset import Dataset
-from fedal.records.folder import Run, write_json
+from fedal.records.folder import without_nan, write_json
+from fedal.records.run import Run
+from fedal.records.statistics import Row, round_ends
 from fedal.simulate.assemble import OwnModels
 from fedal.theory.bounds import Bound, ClientTerms, fedal_bound, fedmd_bound
 from fedal.theory.convergence import Convergence, convergence
@@ -66,8 +67,9 @@ class Study:
         row = mean_over_clients(self.further_round)
         return {name: row[name] for name in row if name.startswith(("global_", "own_"))}
 
-    def rows(self, phase: str = "after_global") -> list[dict[str, Any]]:
-        return [row for row in self.run.metrics if row["phase"] == phase and not row["final"]]
+    def rows(self) -> list[Row]:
+        """At the ends of rounds, while training."""
+        return round_ends(self.run.metrics, final=False)
 
     def as_json(self) -> dict[str, Any]:
         config = self.run.config
@@ -98,7 +100,7 @@ class Study:
             "forgetting": self.forgetting,
             "notes": self.notes,
         }
-        return {name: _finite(value) for name, value in document.items()}
+        return {name: without_nan(value) for name, value in document.items()}
 
     def write(self) -> Path:
         self.folder.mkdir(exist_ok=True)
@@ -192,12 +194,3 @@ def _global_loss(view: FederationView, client: str) -> float:
     data = view.world.dataset
     x = torch.as_tensor(data.test_x).to(view.public)
     return risk(view.learners[client], x, torch.as_tensor(data.test_y))
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no nan and no infinity: null."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import queue
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,10 @@ from fedal.config import Config, read_toml, unknown_setting
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.messages import in_words
-from fedal.records.folder import Run, RunFolder, named_code
+from fedal.own_code import named_code
+from fedal.records.folder import RunFolder
+from fedal.records.run import Run
+from fedal.records.statistics import Seeds
 
 CSV_COLUMNS = [
     "method",
@@ -57,26 +59,16 @@ IGNORED_DIFFERENCES = {
 
 
 @dataclass
-class Row:
+class Row(Seeds):
     """One method in the table: its finished runs, or why there are none."""
 
     method: str
     runs: list[Run] = field(default_factory=list)
     not_applicable: str | None = None
 
-    def column(self, key: str) -> list[float]:
-        return [float(run.final[key]) for run in self.runs]
-
-    def by_seed(self, key: str) -> dict[int, float]:
-        return {run.config.seed: float(run.final[key]) for run in self.runs}
-
-    def mean(self, key: str) -> float:
-        return statistics.fmean(self.column(key))
-
-    def spread(self, key: str) -> float:
-        """Standard deviation over seeds (n - 1); 0 for a single seed."""
-        values = self.column(key)
-        return statistics.stdev(values) if len(values) > 1 else 0.0
+    @property
+    def rows_by_seed(self) -> dict[int, list[dict[str, Any]]]:
+        return {run.config.seed: run.metrics for run in self.runs}
 
 
 @dataclass

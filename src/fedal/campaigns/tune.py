@@ -25,7 +25,8 @@ from fedal.campaigns.compare import Job, Watcher, play_job, refuse_other_run
 from fedal.config import Config, merge_settings, parse_assignments
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError, FedalError, NonFiniteError, Stopped
-from fedal.records.folder import Run, RunFolder, write_json
+from fedal.records.folder import RunFolder, write_json
+from fedal.records.run import Run
 
 Objective = Literal["train", "test"]
 Grid = Mapping[str, Sequence[Any]]

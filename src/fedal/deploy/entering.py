@@ -35,9 +35,8 @@ from fedal.errors import ConfigError, DataError, FedalError
 from fedal.learners.base import Learner
 from fedal.metrics import accuracy
 from fedal.models.own import call_any_factory, load_factory
-from fedal.own_code import is_import_path
+from fedal.own_code import is_import_path, named_code
 from fedal.precision import dtype_of
-from fedal.records.folder import named_code
 from fedal.seeding import torch_seeded
 from fedal.simulate.build import axis_lengths, build_client, build_learner, model_of, private_data
 from fedal.simulate.checks import refuse_misfits

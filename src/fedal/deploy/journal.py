@@ -13,8 +13,10 @@ from fedal.data.world import Task
 from fedal.engine.loop import Federation
 from fedal.errors import CheckpointError, ConfigError
 from fedal.records.checkpoint import load_newest, save_checkpoint
-from fedal.records.folder import RunFolder, describe_environment, read_rows, write_json
+from fedal.records.environment import describe_environment
+from fedal.records.folder import RunFolder, write_json
 from fedal.records.rows import Moment, Record, is_recorded, over_clients
+from fedal.records.run import read_rows
 
 SAVE_EVERY_S = 5.0  # checkpoint_every = auto
 

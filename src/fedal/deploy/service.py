@@ -39,8 +39,9 @@ from fedal.deploy.settings import Deployment
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError, Stopped
 from fedal.methods.server import Uploads
+from fedal.own_code import named_code
 from fedal.precision import dtype_of
-from fedal.records.folder import RunFolder, named_code
+from fedal.records.folder import RunFolder
 from fedal.simulate.build import axis_lengths, build_learner, build_server, model_of
 from fedal.simulate.checks import refuse_misfits, refuse_unfit_task
 from fedal.simulate.prepare import prepare_world

@@ -18,7 +18,9 @@ from fedal.data.dataset import Dataset
 from fedal.engine.ray import ActorLost, ray_cluster
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError
-from fedal.records.folder import Run, RunFolder, describe_environment, environment_differences
+from fedal.records.environment import describe_environment, environment_differences
+from fedal.records.folder import RunFolder
+from fedal.records.run import Run
 from fedal.simulate.assemble import OwnModels
 from fedal.simulate.prepare import prepare_world, restore_world
 from fedal.simulate.session import Engine, Listener, Order, Session

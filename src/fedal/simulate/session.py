@@ -17,7 +17,8 @@ from fedal.engine.ray import RayCluster
 from fedal.engine.threads import ThreadWorkers
 from fedal.errors import FedalError, RunError, Stopped
 from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
-from fedal.records.folder import RunFolder, describe_environment, write_json
+from fedal.records.environment import describe_environment
+from fedal.records.folder import RunFolder, write_json
 from fedal.records.rows import Record
 from fedal.simulate.assemble import OwnModels, assemble
 from fedal.simulate.checks import refuse_missing_device

@@ -17,7 +17,8 @@ from fedal.config import Config
 from fedal.engine.threads import thread_workers
 from fedal.metrics import EVALUATION_BATCH
 from fedal.precision import dtype_of
-from fedal.records.folder import Run, write_json
+from fedal.records.folder import write_json
+from fedal.records.run import Run
 from fedal.simulate.assemble import assemble
 from fedal.simulate.prepare import prepare_world, restore_world
 
@@ -42,7 +43,7 @@ def read_lines(outcome: Outcome, column: Column, row: Row, settings: Mapping[str
 
 
 def _accuracies(outcome: Outcome, column: Column, row: Row) -> dict[str, list[float]]:
-    return {row.method: row.column("test_accuracy")}
+    return {row.method: list(row.finals("test_accuracy").values())}
 
 
 def _variances(outcome: Outcome, column: Column, row: Row) -> dict[str, list[float]]:
