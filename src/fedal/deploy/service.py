@@ -52,12 +52,6 @@ from fedal.simulate.assemble import (
 )
 from fedal.simulate.world import Task, prepare_world
 
-SETTINGS = (
-    "method", "seed", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "precision", "channels_last",
-    "fused", "options",
-)  # fmt: skip
-"""What a site is told of the config: what decides its numbers, and nothing that names code or files."""
-
 SAVE_EVERY_S = 5.0  # checkpoint_every = auto
 TICK_S = 0.2
 
@@ -240,11 +234,10 @@ class Service:
             raise Refused(Code.STATE_LOST, "this site has lost its state. --restart-from-scratch lets it begin anew.")
 
     def _welcome(self) -> pb.Welcome:
-        settings = self._config.model_dump(mode="json", include=set(SETTINGS))
         return pb.Welcome(
             protocol_minor=PROTOCOL_MINOR,
             run=self._run,
-            settings=json.dumps(settings),
+            settings=json.dumps(self._config.for_sites()),
             dataset=self._task.dataset,
             input_shape=self._task.input_shape,
             n_classes=self._task.n_classes,

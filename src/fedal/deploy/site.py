@@ -32,8 +32,8 @@ from fedal.deploy.channel import CHUNK_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR, SE
 from fedal.deploy.codec import Reader, encode, manifest
 from fedal.deploy.pki.authority import Invitation
 from fedal.deploy.refusals import Code, Refused
-from fedal.deploy.service import SETTINGS
 from fedal.errors import CheckpointError, ConfigError, DataError, FedalError
+from fedal.facts import told_to_sites
 from fedal.learners.base import Learner
 from fedal.messages import Message
 from fedal.methods.base import ClientRound
@@ -345,7 +345,7 @@ def _checked_settings(text: str) -> Config:
     """The server's settings as a config of this site; refuses unknown keys and whatever names code."""
     try:
         values = json.loads(text)
-        unknown = sorted(set(values) - set(SETTINGS))
+        unknown = sorted(set(values) - set(told_to_sites(Config)))
     except (ValueError, TypeError) as error:
         raise Refused(Code.SETTINGS, f"the server's settings cannot be read ({error}).") from None
     if unknown:
@@ -354,9 +354,12 @@ def _checked_settings(text: str) -> Config:
     if code:
         raise Refused(Code.NAMES_CODE, f"the server names code, {code[0][:80]!r}; a site imports only its own.")
     try:
-        return Config(**values)
+        config = Config(**values)
     except FedalError as error:
         raise Refused(Code.SETTINGS, f"the server's settings do not fit this release: {error}") from None
+    if undue := sorted(config.options.model_fields_set - {*told_to_sites(type(config.options))}):
+        raise Refused(Code.SETTINGS, f"the server sets {undue[0]!r}, which is this site's to decide.")
+    return config
 
 
 def _fetch_public(channel: grpc.Channel, welcome: pb.Welcome) -> NDArray[np.float32]:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedal.errors import NonFiniteError
+from fedal.facts import Facts
 from fedal.finite import is_finite
 from fedal.lazy import torch
 from fedal.losses import class_prior, d_cross_entropy, d_kl
@@ -46,6 +47,7 @@ class MethodOptions(BaseModel):
     """Options of every method with local training. A loss weight of 0 drops its term."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    facts: ClassVar[Facts] = Facts(sites=True, changes="weights")  # of every option that does not say otherwise
 
     tau: int = Field(5, ge=1, description="iterations in each local training and each knowledge transfer stage")
     local_loss: Literal["cross-entropy", "balanced"] = Field(

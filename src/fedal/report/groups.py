@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
-from fedal.campaigns.compare import IGNORED_DIFFERENCES
+from fedal import methods
+from fedal.config import Config
+from fedal.facts import without_effect
 from fedal.records.statistics import Difference, Reached, first_reaching, paired_difference
 from fedal.report.collect import Collection, Record, Row
 from fedal.report.measures import ACCURACY, derive
@@ -133,7 +135,11 @@ def flat(config: dict[str, Any]) -> dict[str, Any]:
     """Setting -> value with the method's options among them, without what changes no result."""
     options = config.get("options")
     settings = {**config, **options} if isinstance(options, dict) else dict(config)
-    return {key: value for key, value in settings.items() if key not in {*IGNORED_DIFFERENCES, "seed", "options"}}
+    ignored = {*without_effect(Config), "seed", "options"}
+    method = str(config.get("method"))  # of a folder that may hold anything
+    if method in methods.MODULES:
+        ignored |= {*without_effect(methods.get(method).options)}
+    return {key: value for key, value in settings.items() if key not in ignored}
 
 
 def _shared(groups: Sequence[Group]) -> dict[str, Any]:

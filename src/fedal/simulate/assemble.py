@@ -21,7 +21,7 @@ from fedal.learners.probe import refuse_hidden_randomness
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.methods.base import ClientLogic, ClientSetup, Method, ServerLogic, ServerSetup, Uploads
-from fedal.models import build, candidates, check_output_width
+from fedal.models import build, check_output_width
 from fedal.seeding import BatchStream, philox_key, raw_bits, torch_seeded
 from fedal.simulate.stacking import stacks
 from fedal.simulate.world import Task, World
@@ -237,7 +237,7 @@ def model_of(config: Config, client: str, listed: str | None, task: Task) -> str
     if listed is not None:
         return listed
     if config.models in ("auto", "same"):
-        pool: tuple[str, ...] = candidates(task.dataset, task.input_shape)
+        pool: tuple[str, ...] = task.candidates
         if config.models == "same":
             return pool[0]
     else:
@@ -291,7 +291,7 @@ def _server_learner(config: Config, task: Task, name: str, input_shape: tuple[in
     from fedal.models import largest
 
     if name == "auto":
-        name = largest(candidates(task.dataset, task.input_shape), task.input_shape, task.n_classes)
+        name = largest(task.candidates, task.input_shape, task.n_classes)
     with torch_seeded(config.seed, "weights", "server"):
         model = build(name, input_shape or task.input_shape, task.n_classes)
     return _learner(config, model, "server")

@@ -16,7 +16,10 @@ from fedal.data.dataset import Dataset
 from fedal.data.partition import class_table, divide, draw_public
 from fedal.durable import write_atomically
 from fedal.errors import CheckpointError, ConfigError, DataError
+from fedal.models import suited_to
 from fedal.seeding import Indices, partition_generator
+
+MOST_PUBLIC = 1000  # samples of the public set, unless it is told or a fact of the data set
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,12 @@ class Task:
     dataset: str
     input_shape: tuple[int, ...]
     n_classes: int
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The models that clients draw from: those of the data set, or such as take this shape."""
+        known = data_sources.SOURCES.get(self.dataset)
+        return (known and known.models) or suited_to(self.input_shape)
 
 
 @dataclass(frozen=True)
@@ -65,14 +74,12 @@ class World:
 def load_dataset(config: Config) -> Dataset:
     if config.data is not None:
         return data_sources.load_npz(config.data)
-    max_users = None
-    if config.dataset == "celeba":  # decode no more celebrities than clients and public set need
-        max_users = 2 * len(config.client_names) + (config.public_size or 1000) // 10
+    needed = data_sources.describe(config.dataset).users_needed
     return data_sources.load(
         config.dataset,
         folder=config.data_folder,
         accept_unverified=config.accept_unverified,
-        max_users=max_users,
+        max_users=needed and needed(len(config.client_names), config.public_size or MOST_PUBLIC),
     )
 
 
@@ -149,13 +156,12 @@ def restore_world(
 def public_size(config: Config, dataset: Dataset) -> int:
     if config.public_size is not None:
         return config.public_size
-    if dataset.name == "digits":
-        return 300
-    return min(1000, len(dataset.train_y) // 4)
+    known = data_sources.SOURCES.get(dataset.name)
+    return (known and known.public_size) or min(MOST_PUBLIC, len(dataset.train_y) // 4)
 
 
 def default_partition(config: Config) -> str:
-    return "by-user" if config.dataset == "celeba" and config.data is None else "dirichlet"
+    return data_sources.describe(config.dataset).partition if config.data is None else "dirichlet"
 
 
 def _fingerprint(dataset: Dataset) -> bytes:
