@@ -45,17 +45,6 @@ CSV_COLUMNS = [
     "reveals",
     "not_applicable",
 ]
-# Settings that change no bit of a result by themselves.
-IGNORED_DIFFERENCES = {
-    "workers",
-    "engine",
-    "ray_address",
-    "checkpoint_every",
-    "preset",
-    "require",
-    "data_folder",
-    "instruments",
-}
 
 
 @dataclass
@@ -210,18 +199,15 @@ def refuse_other_run(job: Job, public_sizes: dict[tuple[str | None, ...], int]) 
     if not folder.config.exists():
         folder.refuse_if_taken()
         return
-    wanted = job.config.model_dump(exclude_none=True)
+    wanted = job.config.deciding()
     strange = set(named_code(read_toml(folder.config))) - set(named_code(wanted))
     if strange:  # not even imported: the folder may be somebody else's
         raise ConfigError(f'{job.folder} holds a run with other code, "{strange.pop()}". Choose another --out.')
-    saved = folder.read_config(trust=True).model_dump(exclude_none=True)
+    saved = folder.read_config(trust=True).deciding()
     wanted = {**_what_defaults_mean(job.config, saved, public_sizes), **wanted}
     if job.config.stacked == "auto":  # a run that began with or without stacks goes on as it began
         wanted["stacked"] = saved["stacked"]
-    keys = [
-        key for key in Config.model_fields if key in saved.keys() | wanted.keys() and key not in IGNORED_DIFFERENCES
-    ]
-    different = [key for key in keys if saved.get(key) != wanted.get(key)]
+    different = [key for key in Config.model_fields if saved.get(key) != wanted.get(key)]
     if different:
         key = different[0]
         raise ConfigError(

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from fedal.data.dataset import Dataset
 from fedal.data.partition import class_table
+from fedal.data.sources import SOURCES
 from fedal.durable import write_atomically
 from fedal.errors import CheckpointError
+from fedal.models import suited_to
 from fedal.seeding import Indices
 
 
@@ -24,6 +26,12 @@ class Task:
     dataset: str
     input_shape: tuple[int, ...]
     n_classes: int
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The models that clients draw from: those of the data set, or such as take this shape."""
+        known = SOURCES.get(self.dataset)
+        return (known and known.models) or suited_to(self.input_shape)
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,6 @@ from fedal.deploy.seats import Seat
 from fedal.deploy.settings import Deployment
 from fedal.wire import Wire
 
-SETTINGS = (
-    "method", "seed", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "precision", "channels_last",
-    "fused", "options",
-)  # fmt: skip
-"""What a site is told of the config: what decides its numbers, and nothing that names code or files."""
-
 
 class Desk:
     """Its methods are called from the network's thread."""
@@ -63,11 +57,10 @@ class Desk:
             raise Refused(Code.STATE_LOST, "this site has lost its state. --restart-from-scratch lets it begin anew.")
 
     def welcome(self) -> pb.Welcome:
-        settings = self._config.model_dump(mode="json", include=set(SETTINGS))
         return pb.Welcome(
             protocol_minor=PROTOCOL_MINOR,
             run=self._journal.run,
-            settings=json.dumps(settings),
+            settings=json.dumps(self._config.for_sites()),
             dataset=self._task.dataset,
             input_shape=self._task.input_shape,
             n_classes=self._task.n_classes,

@@ -27,11 +27,11 @@ from fedal.data.world import Task
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import CHUNK_BYTES, SERVICE
 from fedal.deploy.codec import Reader, manifest
-from fedal.deploy.desk import SETTINGS
 from fedal.deploy.pki.authority import Invitation
 from fedal.deploy.refusals import Code, Refused
 from fedal.engine.player import LocalPlayer
 from fedal.errors import ConfigError, DataError, FedalError
+from fedal.facts import told_to_sites
 from fedal.learners.base import Learner
 from fedal.metrics import accuracy
 from fedal.models.own import call_any_factory, load_factory
@@ -129,7 +129,7 @@ def checked_settings(text: str) -> Config:
     """The server's settings as a config of this site; refuses unknown keys and whatever names code."""
     try:
         values = json.loads(text)
-        unknown = sorted(set(values) - set(SETTINGS))
+        unknown = sorted(set(values) - set(told_to_sites(Config)))
     except (ValueError, TypeError) as error:
         raise Refused(Code.SETTINGS, f"the server's settings cannot be read ({error}).") from None
     if unknown:
@@ -138,9 +138,12 @@ def checked_settings(text: str) -> Config:
     if code:
         raise Refused(Code.NAMES_CODE, f"the server names code, {code[0][:80]!r}; a site imports only its own.")
     try:
-        return Config(**values)
+        config = Config(**values)
     except FedalError as error:
         raise Refused(Code.SETTINGS, f"the server's settings do not fit this release: {error}") from None
+    if undue := sorted(config.options.model_fields_set - {*told_to_sites(type(config.options))}):
+        raise Refused(Code.SETTINGS, f"the server sets {undue[0]!r}, which is this site's to decide.")
+    return config
 
 
 def _fetch_public(channel: grpc.Channel, welcome: pb.Welcome) -> NDArray[np.float32]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from fedal.facts import Facts
 
 
 class MethodOptions(BaseModel):
     """Options of every method with local training. A loss weight of 0 drops its term."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    facts: ClassVar[Facts] = Facts(sites=True, changes="weights")  # of every option that does not say otherwise
 
     tau: int = Field(5, ge=1, description="iterations in each local training and each knowledge transfer stage")
     local_loss: Literal["cross-entropy", "balanced"] = Field(

@@ -20,7 +20,7 @@ from fedal.learners.probe import refuse_hidden_randomness
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.methods.client import ClientLogic, ClientSetup
 from fedal.methods.server import ServerLogic, ServerSetup
-from fedal.models import build, candidates, check_output_width, largest
+from fedal.models import build, check_output_width, largest
 from fedal.precision import dtype_of
 from fedal.seeding import BatchStream, Indices, philox_key, raw_bits, torch_seeded
 from fedal.simulate.checks import refuse_incomplete
@@ -104,7 +104,7 @@ def model_of(config: Config, client: str, listed: str | None, task: Task) -> str
     if listed is not None:
         return listed
     if config.models in ("auto", "same"):
-        pool: tuple[str, ...] = candidates(task.dataset, task.input_shape)
+        pool: tuple[str, ...] = task.candidates
         if config.models == "same":
             return pool[0]
     else:
@@ -146,7 +146,7 @@ def _settings(config: Config) -> TorchSettings:
 def _server_learner(config: Config, task: Task, name: str, input_shape: tuple[int, ...] | None = None) -> Learner:
     """A model that the server owns: `auto` is the largest candidate of the data set."""
     if name == "auto":
-        name = largest(candidates(task.dataset, task.input_shape), task.input_shape, task.n_classes)
+        name = largest(task.candidates, task.input_shape, task.n_classes)
     with torch_seeded(config.seed, "weights", "server"):
         model = build(name, input_shape or task.input_shape, task.n_classes)
     return _learner(config, model, "server")

@@ -15,18 +15,18 @@ from fedal.data.world import World, read_division
 from fedal.errors import CheckpointError, ConfigError, DataError
 from fedal.seeding import Indices, partition_generator
 
+MOST_PUBLIC = 1000  # samples of the public set, unless it is told or a fact of the data set
+
 
 def load_dataset(config: Config) -> Dataset:
     if config.data is not None:
         return data_sources.load_npz(config.data)
-    max_users = None
-    if config.dataset == "celeba":  # decode no more celebrities than clients and public set need
-        max_users = 2 * len(config.client_names) + (config.public_size or 1000) // 10
+    needed = data_sources.describe(config.dataset).users_needed
     return data_sources.load(
         config.dataset,
         folder=config.data_folder,
         accept_unverified=config.accept_unverified,
-        max_users=max_users,
+        max_users=needed and needed(len(config.client_names), config.public_size or MOST_PUBLIC),
     )
 
 
@@ -95,10 +95,9 @@ def restore_world(
 def public_size(config: Config, dataset: Dataset) -> int:
     if config.public_size is not None:
         return config.public_size
-    if dataset.name == "digits":
-        return 300
-    return min(1000, len(dataset.train_y) // 4)
+    known = data_sources.SOURCES.get(dataset.name)
+    return (known and known.public_size) or min(MOST_PUBLIC, len(dataset.train_y) // 4)
 
 
 def default_partition(config: Config) -> str:
-    return "by-user" if config.dataset == "celeba" and config.data is None else "dirichlet"
+    return data_sources.describe(config.dataset).partition if config.data is None else "dirichlet"

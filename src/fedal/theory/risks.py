@@ -12,7 +12,7 @@ from fedal.learners.base import Learner
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.losses import cross_entropy, d_cross_entropy
 from fedal.metrics import EVALUATION_BATCH
-from fedal.models import build, candidates, largest
+from fedal.models import build, largest
 from fedal.precision import dtype_of
 from fedal.seeding import BatchStream, torch_seeded
 
@@ -33,7 +33,7 @@ def train_reference(config: Config, world: World, steps: int) -> TorchLearner:
     Any model gives an upper estimate of lambda_n; a better trained one gives a smaller estimate.
     """
     data = world.dataset
-    name = largest(candidates(data.name, world.input_shape), world.input_shape, data.n_classes)
+    name = largest(world.task.candidates, world.input_shape, data.n_classes)
     with torch_seeded(config.seed, "weights", "reference"):
         model = build(name, world.input_shape, data.n_classes)
     learner = TorchLearner(model, TorchSettings(lr=config.lr), seed=config.seed, dtype=dtype_of(config.precision))
