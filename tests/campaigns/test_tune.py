@@ -34,7 +34,7 @@ class Watched:
 
     def __call__(self, job: Any, event: str, details: object) -> None:
         if event == "started":
-            self.started.append(job.method)
+            self.started.append(job.name)
 
 
 def test_a_grid_finds_a_config_that_can_be_run(tmp_path: Path) -> None:

@@ -330,7 +330,7 @@ def _print_differences(comparison: Comparison) -> None:
         return
     first, rows = with_runs[0], []
     for row in with_runs[1:]:
-        found = paired_difference(row.by_seed("test_accuracy"), first.by_seed("test_accuracy"))
+        found = paired_difference(row.finals("test_accuracy"), first.finals("test_accuracy"))
         if found is None:
             continue
         interval, p_value = "-", "-"

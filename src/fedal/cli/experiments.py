@@ -52,7 +52,7 @@ def paper(
         raise ConfigError(f"--scale {scale}: expected small or full.")
 
     from fedal.campaigns.paper.outcome import HEADS
-    from fedal.campaigns.paper.play import play
+    from fedal.campaigns.paper.run import play
     from fedal.figures.paper import draw
 
     stop = _StopOnce()
@@ -77,7 +77,7 @@ def paper(
 
 def _print_entries() -> None:
     from fedal.campaigns.paper.entries import ENTRIES
-    from fedal.campaigns.paper.play import choose_data, minutes
+    from fedal.campaigns.paper.run import choose_data, minutes
 
     found = {name: choose_data(name, "small") for name in {entry.dataset for entry in ENTRIES}}
     rows = []
@@ -112,6 +112,7 @@ def tune(
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="All random numbers follow from it. [default: 0]")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the search; an interrupted one continues.")] = Path("runs/tune"),
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time (0: one per core).")] = 0,
     preset: Preset = None,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -142,7 +143,7 @@ def tune(
     stop = _StopOnce()
     kind = cast(Literal["train", "test"], objective)
     with Screen(quiet).live() as screen:
-        search = Search(values, out, objective=kind, watch=screen.watch, should_stop=stop.requested)
+        search = Search(values, out, objective=kind, jobs=jobs, watch=screen.watch, should_stop=stop.requested)
         if trials is not None:
             if by_paper:
                 raise ConfigError("--trials: say what to choose from with --grid or --range.")

@@ -11,7 +11,7 @@ import numpy as np
 from fedal.errors import FedalError
 
 if TYPE_CHECKING:
-    from fedal.campaigns.compare import Comparison, Row
+    from fedal.campaigns.compare import Comparison, MethodRuns
 
 # Okabe and Ito's colours: told apart by colour-blind readers and in grey.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
@@ -58,7 +58,7 @@ def plot_curves(comparison: Comparison) -> Path:
     return path
 
 
-def _curve(row: Row) -> tuple[list[int], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+def _curve(row: MethodRuns) -> tuple[list[int], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
     """Iterations and accuracies at the round ends that all seeds share; at the very end the final values."""
     points: dict[int, dict[int, float]] = defaultdict(dict)
     for run in row.runs:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedal.campaigns.compare import Row
+from fedal.campaigns.compare import MethodRuns
 from fedal.campaigns.paper.entries import Kind
 from fedal.campaigns.paper.outcome import Outcome
 from fedal.figures.bubbles import place_bubbles
@@ -67,7 +67,7 @@ def _draw_curves(outcome: Outcome) -> Any:
     return figure
 
 
-def _curve(row: Row, key: str) -> tuple[Any, Any]:
+def _curve(row: MethodRuns, key: str) -> tuple[Any, Any]:
     """Where the record is (mean over seeds) and the accuracy of each seed there, at the round ends that all share."""
     points: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for run in row.runs:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
-from fedal.campaigns.compare import IGNORED_DIFFERENCES
+from fedal.campaigns.job import IGNORED_DIFFERENCES
 from fedal.records.statistics import Difference, Reached, first_reaching, paired_difference
 from fedal.report.collect import Collection, Record, Row
 from fedal.report.measures import ACCURACY, derive
