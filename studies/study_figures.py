@@ -10,8 +10,8 @@ import numpy as np
 
 from fedal.figures.canvas import COLOURS, INK, SOFT, blank, save
 from fedal.figures.curves import STYLES
-from studies.collect import Result
-from studies.plan import Study
+from studies.result_files import Result
+from studies.results_plan import Study
 
 Results = Mapping[str, Mapping[int, Result]]  # arm -> seed -> result
 
