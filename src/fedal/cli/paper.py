@@ -36,7 +36,7 @@ def paper(
         raise ConfigError(f"--scale {scale}: expected small or full.")
 
     from fedal.campaigns.paper.outcome import HEADS
-    from fedal.campaigns.paper.play import play
+    from fedal.campaigns.paper.run import play
     from fedal.figures.paper import draw
 
     stop = StopOnce()
@@ -61,7 +61,7 @@ def paper(
 
 def _print_entries() -> None:
     from fedal.campaigns.paper.entries import ENTRIES
-    from fedal.campaigns.paper.play import choose_data, minutes
+    from fedal.campaigns.paper.run import choose_data, minutes
 
     found = {name: choose_data(name, "small") for name in {entry.dataset for entry in ENTRIES}}
     rows = []

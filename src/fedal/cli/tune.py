@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from fedal.cli.interrupt import StopOnce
-from fedal.cli.options import Quiet, Said, takes_settings
+from fedal.cli.options import Jobs, Quiet, Said, takes_settings
 from fedal.cli.printing import print_table, warn
 from fedal.cli.screen import Screen
 from fedal.errors import ConfigError
@@ -33,6 +33,7 @@ def tune(
     objective: Objective = "train",
     said: Said,
     out: Annotated[Path, typer.Option(help="Folder of the search; an interrupted one continues.")] = Path("runs/tune"),
+    jobs: Jobs = 0,
     quiet: Quiet = False,
 ) -> None:
     """Search settings and write best.toml. With --preset paper and no --grid: the paper's two stages, 120 rounds."""
@@ -56,7 +57,7 @@ def tune(
     stop = StopOnce()
     kind = cast(Literal["train", "test"], objective)
     with Screen(quiet).live() as screen:
-        search = Search(values, out, objective=kind, watch=screen.watch, should_stop=stop.requested)
+        search = Search(values, out, objective=kind, jobs=jobs, watch=screen.watch, should_stop=stop.requested)
         if trials is not None:
             if by_paper:
                 raise ConfigError("--trials: say what to choose from with --grid or --range.")
