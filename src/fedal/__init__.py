@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fedal.config import Config as Config
     from fedal.data.dataset import Dataset as Dataset
     from fedal.errors import FedalError as FedalError
-    from fedal.records.folder import Run as Run
-    from fedal.records.folder import load_run as load_run
+    from fedal.records.run import Run as Run
+    from fedal.records.run import load_run as load_run
     from fedal.simulate.run import resume as resume
     from fedal.simulate.run import run as run
 
@@ -25,9 +25,9 @@ _HOME = {  # looked up at first use: importing fedal must not import torch
     "Config": "fedal.config",
     "Dataset": "fedal.data.dataset",
     "FedalError": "fedal.errors",
-    "Run": "fedal.records.folder",
+    "Run": "fedal.records.run",
     "compare": "fedal.campaigns.compare",
-    "load_run": "fedal.records.folder",
+    "load_run": "fedal.records.run",
     "resume": "fedal.simulate.run",
     "run": "fedal.simulate.run",
 }

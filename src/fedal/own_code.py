@@ -6,6 +6,7 @@ import importlib
 import operator
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from fedal.errors import ConfigError
@@ -14,6 +15,20 @@ from fedal.errors import ConfigError
 def is_import_path(name: str) -> bool:
     """Whether this name makes `import_object` run a module: refuse it first when it comes from somebody else."""
     return ":" in name
+
+
+def named_code(values: Mapping[str, Any]) -> list[str]:
+    """The modules that a config makes fedal import: `package.module:object`."""
+    models, tables = values.get("models", []), values.get("clients", [])
+    names = [values.get("method"), *(models.split(",") if isinstance(models, str) else _as_list(models))]
+    names += [table.get("model") for table in _as_list(tables) if isinstance(table, dict)]
+    options = values.get("options", {})
+    names += options.values() if isinstance(options, dict) else []
+    return [name for name in names if isinstance(name, str) and is_import_path(name)]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def import_object(path: str, what: str) -> Any:

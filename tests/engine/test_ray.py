@@ -25,7 +25,7 @@ import fedal
 from commands import COMMAND, TINY
 from commands import fedal as command
 from fedal.errors import ConfigError
-from fedal.records.folder import read_rows
+from fedal.records.run import read_rows
 from frameworks import by_hand
 from optional import needs
 

@@ -14,7 +14,7 @@ from fedal.cli import app
 from fedal.config import Config
 from fedal.figures.bubbles import draw_bubbles
 from fedal.simulate.plan import plan
-from fedal.simulate.world import prepare_world
+from fedal.simulate.prepare import prepare_world
 
 
 def test_the_preview_shows_the_division_that_the_run_will_use(tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_a_plan_prints_a_table_and_writes_nothing(tmp_path: Path, monkeypatch: p
     result = CliRunner().invoke(app, ["plan", "small.toml", "--rounds", "50", "--set", "tau=2", "--trial", "0"])
     assert result.exit_code == 0, result.output
     assert "fedmd on digits, 3 clients, 100 iterations (50 rounds of 2)" in result.output
-    assert re.search(r"sent up\s+384\.0 kB", result.output), result.output  # 50 * 2 * 3 * 32 * 10 * 4 bytes
+    assert re.search(r"sent up\s+0\.38 MB", result.output), result.output  # 50 * 2 * 3 * 32 * 10 * 4 bytes
     assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from fedal import methods
 from fedal.messages import Message, in_words
+from fedal.records.numbers import NONE, size
 from fedal.report.collect import Record
 from fedal.report.groups import Group, Overview, as_text
 from fedal.report.markup import Markup, bullets, definitions, element, folded, markup, table
 from fedal.report.measures import ALL, DOWNLOADED, UPLOADED
-from fedal.report.numbers import NONE, size
 from fedal.report.results import named, recorded
 
 

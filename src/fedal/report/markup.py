@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from fedal.records.folder import without_nan
 
 
 class Markup(str):
@@ -96,15 +97,7 @@ def folded(summary: object, *content: object) -> Markup:
 
 def embedded_json(value: Any) -> Markup:
     """JSON for a <script> element: no character in it can end that element, and what is not finite is null."""
-    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    text = json.dumps(without_nan(value), allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

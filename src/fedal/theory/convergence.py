@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedal.records.folder import Run
+from fedal.records.run import Run
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+
+from fedal.records.statistics import Difference, mean, spread
 
 NONE = "–"
 NAN = "NaN"
@@ -12,8 +15,10 @@ def share(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else NAN
 
 
-def with_spread(value: float, spread: float, seeds: int) -> str:
-    return f"{value:.4f} ± {spread:.4f}" if math.isfinite(value) and seeds > 1 else share(value)
+def with_spread(values: Collection[float]) -> str:
+    """The mean, and of several values their spread: `0.9201 ± 0.0038`."""
+    middle = mean(values)
+    return f"{middle:.4f} ± {spread(values):.4f}" if math.isfinite(middle) and len(values) > 1 else share(middle)
 
 
 def signed(value: float, digits: int = 4) -> str:
@@ -30,14 +35,15 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) else NAN
 
 
-def size(value: float) -> str:
-    """Bytes in decimal units, as network people count them."""
-    if not math.isfinite(value):
+def size(n_bytes: float) -> str:
+    """Bytes in decimal units, as network people count them: `984 B`, `13 kB`, `0.51 MB`."""
+    if not math.isfinite(n_bytes):
         return NAN
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value:.0f} B"
+    if n_bytes < 1e4:
+        return f"{n_bytes:,.0f} B"
+    if n_bytes < 1e5:
+        return f"{n_bytes / 1e3:.0f} kB"
+    return f"{n_bytes / 1e6:.2f} MB" if n_bytes < 1e9 else f"{n_bytes / 1e9:.2f} GB"
 
 
 def duration(seconds: float) -> str:
@@ -54,3 +60,9 @@ def p_value(value: float | None, equals: str = "") -> str:
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{equals}{value:.3f}"
+
+
+def shown_difference(found: Difference) -> list[str]:
+    """The mean, its 95% interval, p and the verdict: cells of a table."""
+    interval = NONE if found.low is None or found.high is None else f"{signed(found.low)} to {signed(found.high)}"
+    return [signed(found.mean), interval, p_value(found.p_value), found.verdict]

@@ -1,0 +1,153 @@
+"""A run folder, for reading. Strict: a folder of one's own is whole; `fedal report` reads those of others."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from fedal.errors import ConfigError, FedalError
+from fedal.own_code import is_import_path
+from fedal.records.folder import RunFolder
+from fedal.records.statistics import final_row
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedal.learners.base import Learner
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a record file; a torn last line is not a row yet."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+class Run:
+    """A run folder, for reading: `run.metrics`, `run.final`, `run.model("client-00")`."""
+
+    def __init__(self, path: Path | str, *, trust: bool = False, models: Mapping[str, object] | None = None) -> None:
+        self.folder = RunFolder(Path(path))
+        self._trust = trust
+        self._own_models = dict(models or {})
+        self.config = self.folder.read_config(trust=trust)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def is_complete(self) -> bool:
+        return self.folder.summary.exists()
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl."""
+        return read_rows(self.folder.metrics)
+
+    @property
+    def client_metrics(self) -> list[dict[str, Any]]:
+        """The rows of clients.jsonl."""
+        return read_rows(self.folder.clients)
+
+    def frame(self) -> Any:
+        """The metrics as a pandas frame."""
+        import pandas
+
+        return pandas.DataFrame(self.metrics)
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The row that tables use: all clients at the end, on the whole test set."""
+        row = final_row(self.metrics)
+        if row is None:
+            raise FedalError(f"{self.path} is not complete. Continue it with `fedal resume {self.path}`.")
+        return row
+
+    @cached_property
+    def _environment(self) -> dict[str, Any]:
+        return self.folder.read_environment()
+
+    @property
+    def client_models(self) -> dict[str, str]:
+        """client -> the name of its model."""
+        return dict(self._environment["clients"])
+
+    def model(self, client: str) -> nn.Module:
+        """The trained model of a client, in evaluation mode.
+
+        A built-in one, a copy of the module given in Python, or code of the user's own if the folder is trusted.
+        A model that is not a PyTorch module comes from `learner`.
+        """
+        from safetensors.torch import load_file
+        from torch import nn
+
+        from fedal.models import build
+
+        weights = self._weights(client)
+        name = self.client_models[client]
+        own = self._own_models.get(client)
+        if isinstance(own, nn.Module):
+            return self._filled(copy.deepcopy(own), load_file(weights))
+        if own is not None:
+            raise FedalError(
+                f'the model of client "{client}" is {name}, not an nn.Module: run.learner("{client}") gives the '
+                f"learner, trained, and {weights} holds its arrays."
+            )
+        if name.startswith("<"):
+            raise FedalError(
+                f'the model of client "{client}" was given in Python as {name}; give such a one again: '
+                f'fedal.load_run(path, models={{"{client}": ...}}).'
+            )
+        if is_import_path(name) and not self._trust:
+            raise ConfigError(f'client "{client}" uses "{name}", code of its own. If you trust it, say trust=True.')
+        model = build(name, tuple(self._environment["input_shape"]), int(self._environment["n_classes"]))
+        return self._filled(model, load_file(weights))
+
+    def learner(self, client: str) -> Learner:
+        """The learner that was given in Python for a client, filled with the trained arrays of this run."""
+        from safetensors.torch import load_file
+        from torch import nn
+
+        weights, own = self._weights(client), self._own_models.get(client)
+        if own is None or isinstance(own, nn.Module):
+            raise FedalError(
+                f'no learner was given for client "{client}": run.model("{client}") gives a PyTorch module; for '
+                f'others say fedal.load_run(path, models={{"{client}": learner}}).'
+            )
+        learner = cast("Learner", own)
+        learner.load_state_dict({**learner.state_dict(), "model": load_file(weights)})
+        return learner
+
+    def _weights(self, client: str) -> Path:
+        if client not in self.client_models:
+            raise FedalError(f'{self.path} has no client "{client}". It has: {", ".join(self.client_models)}.')
+        weights = self.folder.models / f"{client}.safetensors"
+        if not weights.exists():
+            raise FedalError(
+                f"{weights} is missing: the run is not complete. Continue it with `fedal resume {self.path}`."
+            )
+        return weights
+
+    def _filled(self, model: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
+        if self.config.precision == "fp64":
+            model = model.double()  # before the weights go in, or they would be rounded
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise FedalError(
+                f"{self.path}: the saved weights do not fit {type(model).__name__} ({reason}). Another version of the "
+                "model made this run; `environment.json` says which version of fedal."
+            ) from None
+        return model.eval()
+
+
+def load_run(path: Path | str, *, trust: bool = False, models: Mapping[str, object] | None = None) -> Run:
+    """Opens a run folder for reading; `models` are modules like those that were given to `run` in Python."""
+    return Run(path, trust=trust, models=models)
