@@ -1,4 +1,4 @@
-# demo, test, check, bench: what a person types. Each sets up .venv by itself when it is missing or stale.
+# demo, quick, test, check, bench: what a person types. Each sets up .venv by itself when it is missing or stale.
 PYTHON ?= python3.11
 BIN := .venv/bin
 USE := .venv/.installed-to-use
@@ -8,21 +8,26 @@ WORK := .venv/.installed-to-work
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
 # Two files at a time: many tests wait for processes or deadlines. Tests of a file share what they set up.
-TEST := $(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile
+TEST := $(BIN)/python -m pytest -n 2 --dist loadfile -m
 
-.PHONY: demo test check format soak bench clean
+.PHONY: demo quick test check lint format soak bench clean
 
 demo: $(USE)
 	$(BIN)/fedal compare --methods local,fedmd,fedal --dataset digits --iterations 200 --seeds 3 --out runs/demo
 
 test: $(WORK)
-	$(TEST)
+	$(TEST) "not soak"
 
-check: $(WORK)
+quick: lint
+	$(TEST) "not soak and not processes"
+
+check: lint
+	$(TEST) "not soak"
+
+lint: $(WORK)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(TEST)
 
 format: $(WORK)
 	$(BIN)/ruff format .

@@ -9,6 +9,8 @@ import pytest
 
 from optional import needs
 
+pytestmark = pytest.mark.processes
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

@@ -85,6 +85,7 @@ def execute(together: list[Block], folder: Path) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(900)  # under 2 minutes on two free cores
 def test_everything_in_the_readme_works_in_order(clone: Path) -> None:
     """One test: later blocks read what earlier ones wrote."""

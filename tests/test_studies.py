@@ -66,6 +66,7 @@ def write_result(folder: Path, arm: str, seed: int, accuracy: float) -> None:
     path.write_text(json.dumps(content))
 
 
+@pytest.mark.processes
 def test_what_is_missing_is_played_once_and_shown_as_it_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_what_is_missing_is_played_once_and_shown_as_it_ended(
     assert collect(plan, runs, folder) == []  # nothing new
 
 
+@pytest.mark.processes
 def test_a_stopped_player_goes_on_where_it_was(tmp_path: Path) -> None:
     folder, runs = tmp_path / "page", tmp_path / "runs"
     plan = write_plan(folder, iterations=100_000)

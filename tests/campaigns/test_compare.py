@@ -76,6 +76,7 @@ def test_every_run_is_a_run_folder_of_its_own_with_the_plain_run_inside(
     assert outcome(alone.path) == outcome(shown[0] / "fedal" / "seed-1")
 
 
+@pytest.mark.processes
 def test_two_runs_at_a_time_give_the_same_bits(shown: tuple[Path, Answer], tmp_path: Path) -> None:
     answer = command_compare("--methods", "local,fedal", "--out", tmp_path, "--jobs", 2)
     assert answer.code == 0, answer.err
@@ -229,6 +230,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.processes
 def test_workers_end_with_their_parent_and_ctrl_c_saves_all_runs(tmp_path: Path) -> None:
     process = _begin_endless(tmp_path)
     workers = _children(process.pid)

@@ -88,6 +88,7 @@ def test_two_trials_at_a_time_give_the_same_table(tmp_path: Path) -> None:
     assert one == two and len(one.splitlines()) == 6
 
 
+@pytest.mark.processes
 def test_a_search_that_was_killed_continues(tmp_path: Path) -> None:
     words = [*map(str, WORDS), "--iterations", "200", "--grid", "lr=1e-3,1e-2", "--out", str(tmp_path / "t")]
     killed = subprocess.Popen([*COMMAND, "tune", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

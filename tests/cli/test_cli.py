@@ -187,6 +187,7 @@ def test_lists_are_printed() -> None:
         assert all(word in answer.out for word in shown), answer.out
 
 
+@pytest.mark.processes
 def test_help_and_mistakes_do_not_wait_for_torch() -> None:
     code = "import sys; sys.argv = ['fedal', *sys.argv[1:]]; import fedal.cli\ntry: fedal.cli.main()\n"
     code += "except SystemExit: pass\nprint('torch' in sys.modules)"
@@ -195,6 +196,7 @@ def test_help_and_mistakes_do_not_wait_for_torch() -> None:
         assert shown.stdout.splitlines()[-1] == "False", words
 
 
+@pytest.mark.processes
 def test_a_mistake_in_a_real_process_ends_with_two_and_one_line() -> None:
     answer = subprocess.run([*COMMAND, "run", "--alpha", "0", "--out", "a"], capture_output=True, text=True)
     assert (answer.returncode, answer.stdout) == (2, "")

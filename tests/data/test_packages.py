@@ -13,6 +13,8 @@ import pytest
 from archives import tar_gz
 from fedal.data import load, registry
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -31,6 +31,7 @@ REAL_MNIST = Path(__file__).resolve().parents[3] / "shared" / "data" / "mnist"
 # --- the package ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_importing_the_data_package_imports_none_of_the_heavy_libraries() -> None:
     heavy = "torch scipy sklearn PIL pooch requests rich"
     code = f"import sys, fedal.data, fedal.data.check; print([m for m in '{heavy}'.split() if m in sys.modules])"

@@ -49,6 +49,7 @@ def test_the_largest_message_is_known_before_one_is_read() -> None:
     assert largest_message([Weights], SIZES, 1 << 28) == 1 << 28
 
 
+@pytest.mark.processes
 def test_the_compiled_contract_is_that_of_the_source(tmp_path: Path) -> None:
     needs("grpc_tools", "dev")
     source = Path(fedal.__file__).parent / "deploy"

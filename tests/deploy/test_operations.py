@@ -29,6 +29,7 @@ def test_the_status_names_who_keeps_the_others_waiting(tmp_path: Path) -> None:
         silent.close()
 
 
+@pytest.mark.processes
 def test_a_stopped_server_has_committed_its_round_and_logged_nothing_but_json(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path, rounds=100, checkpoint_every=10**6, options={"tau": 1})
     sites = [rehearsal.join_process(site) for site in SITES]

@@ -113,6 +113,7 @@ def test_a_zombie_is_refused_and_changes_no_bit(tmp_path: Path, monkeypatch: pyt
     assert rehearsal.deployed() == rehearsal.alone()
 
 
+@pytest.mark.processes
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_twenty_zombie_processes_are_refused_and_change_no_bit(tmp_path: Path) -> None:

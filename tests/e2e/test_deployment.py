@@ -13,6 +13,8 @@ import pytest
 
 from deployments import SITES, Rehearsal, wait_for
 
+pytestmark = pytest.mark.processes
+
 
 def test_twenty_random_faults_do_not_change_a_bit(tmp_path: Path) -> None:
     print(torment_often(tmp_path, faults=20))

@@ -16,6 +16,8 @@ from deployments import SITES, Rehearsal
 from frameworks import EXAMPLES
 from optional import needs
 
+pytestmark = pytest.mark.processes
+
 MODELS = dict(zip(SITES, ("mlp-small", "jax_client:make", "sklearn_client:make"), strict=True))
 SETTINGS: dict[str, Any] = dict(rounds=20, batch_size=32, alpha=0.5, options={"tau": 5}, eval_every=100)
 

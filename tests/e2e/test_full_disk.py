@@ -14,9 +14,13 @@ import pytest
 from deployments import SITES, Rehearsal, wait_for
 from fedal.records.checkpoint import load_checkpoint
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root and mount: it makes small disks of its own"
-)
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("mount") is None,
+        reason="needs root and mount: it makes small disks of its own",
+    ),
+]
 
 
 class SmallDisk:

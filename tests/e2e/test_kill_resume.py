@@ -12,6 +12,8 @@ import pytest
 
 from e2e.lives import ForkServer, outcome
 
+pytestmark = pytest.mark.processes
+
 CONFIG: dict[str, Any] = dict(
     method="fedal",
     dataset="digits",

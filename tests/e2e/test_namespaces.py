@@ -11,6 +11,8 @@ import pytest
 
 from commands import COMMAND
 
+pytestmark = pytest.mark.processes
+
 SCRIPT = Path(__file__).parents[2] / "deploy" / "four-namespaces.sh"
 
 

@@ -29,6 +29,8 @@ from fedal.records.run import read_rows
 from frameworks import by_hand
 from optional import needs
 
+pytestmark = pytest.mark.processes
+
 SETTINGS = dict(method="fedal", dataset="digits", clients=10, iterations=60, eval_every=10, checkpoint_every=3)
 
 

@@ -34,6 +34,7 @@ def test_it_takes_the_same_steps_as_torchs_fused_adam(dtype: torch.dtype, weight
     assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), theirs.parameters(), strict=True))
 
 
+@pytest.mark.processes
 def test_a_learner_does_not_import_the_compiler() -> None:
     code = """
 import sys, torch

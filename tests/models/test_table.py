@@ -13,6 +13,7 @@ from fedal.errors import ConfigError
 from fedal.models import MODELS, build, is_import_path, suited_to
 
 
+@pytest.mark.processes
 def test_listing_the_models_does_not_import_torch():
     code = (
         "import sys, fedal.models as m; m.suited_to((8,)); [(e.takes, e.fits((1, 8, 8))) for e in m.MODELS.values()]"

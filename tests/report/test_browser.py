@@ -21,6 +21,8 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not in
 from selenium.webdriver import ActionChains, Keys  # noqa: E402
 from selenium.webdriver.support.select import Select  # noqa: E402
 
+pytestmark = pytest.mark.processes
+
 PROGRAMS = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
 
 

@@ -213,6 +213,7 @@ def test_a_model_that_fails_on_its_way_ends_in_one_message(own_module: Callable[
     assert "eight at most" in json.loads(Path("a/failure.json").read_text())["traceback"]
 
 
+@pytest.mark.processes
 def test_a_full_disk_while_saving_keeps_the_last_checkpoint_and_resume_gives_the_same_bits(finished: Path) -> None:
     folder = Path("a").absolute()
     with ForkServer() as server:
@@ -309,6 +310,7 @@ def _wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> N
 ENDLESS = (*(word if word != "12" else "100000" for word in LONGER), "--out", "a")
 
 
+@pytest.mark.processes
 def test_ctrl_c_finishes_the_round_and_saves_and_resume_gives_the_same_bits_and_nobody_else_may_work_there() -> None:
     process = _started("run", *ENDLESS)
     _wait_for(lambda: Path("a/metrics.jsonl").exists() and Path("a/metrics.jsonl").stat().st_size > 0, process)
@@ -332,6 +334,7 @@ def test_ctrl_c_finishes_the_round_and_saves_and_resume_gives_the_same_bits_and_
     assert outcome(Path("a")) == outcome(Path("whole"))
 
 
+@pytest.mark.processes
 def test_a_second_ctrl_c_stops_at_once(own_module: Callable[[str, str], None]) -> None:
     own_module(
         "slow_nets",
