@@ -26,6 +26,7 @@ from fedal import methods as known_methods
 from fedal.config import Config, read_toml, unknown_setting
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError, NotApplicableError
+from fedal.machine import available_cores
 from fedal.messages import in_words
 from fedal.records.folder import Run, RunFolder, named_code
 
@@ -145,7 +146,7 @@ def compare(
     for job in planned:
         refuse_other_run(job, public_sizes)
     RunFolder(path).create()
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     waiting = []
     for job in planned:
         if RunFolder(job.folder).summary.exists():

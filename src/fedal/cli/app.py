@@ -18,6 +18,7 @@ import typer
 
 from fedal.cli.screen import Screen
 from fedal.errors import CheckpointError, ConfigError, FedalError, Stopped
+from fedal.machine import refuse_windows
 
 if TYPE_CHECKING:
     from fedal.campaigns.compare import Comparison
@@ -359,6 +360,7 @@ def _print_table(title: str, columns: list[str], rows: list[list[str]], *, numbe
 def main() -> None:
     """The entry point: every mistake of a user ends in one message, never in a traceback."""
     try:
+        refuse_windows()
         app()
     except Stopped as stopped:
         print(stopped, file=sys.stderr)

@@ -37,6 +37,7 @@ from fedal.deploy.settings import Deployment
 from fedal.durable import RecordFile
 from fedal.engine.loop import Federation
 from fedal.errors import CheckpointError, ConfigError, Stopped
+from fedal.machine import refuse_windows
 from fedal.messages import Message
 from fedal.methods.server import Uploads
 from fedal.records.checkpoint import load_newest, save_checkpoint
@@ -378,5 +379,6 @@ class Service:
 
 
 def serve(plan: Plan, *, insecure: bool = False, should_stop: Callable[[], bool] = lambda: False) -> None:
+    refuse_windows()
     torch.set_num_threads(1)  # 1 and 2 intra-op threads give different bits
     Service(plan, insecure=insecure, should_stop=should_stop).play()

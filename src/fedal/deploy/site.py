@@ -35,6 +35,7 @@ from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.service import SETTINGS
 from fedal.errors import CheckpointError, ConfigError, DataError, FedalError
 from fedal.learners.base import Learner
+from fedal.machine import refuse_windows
 from fedal.messages import Message
 from fedal.methods.client import ClientRound
 from fedal.metrics import accuracy
@@ -390,4 +391,5 @@ def _count_shared(own: NDArray[Any], public: NDArray[np.float32]) -> int:
 
 
 def join(plan: SitePlan, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:
+    refuse_windows()
     Site(plan, tell).play()

@@ -24,6 +24,7 @@ from fedal.durable import sync_folder, write_atomically
 from fedal.engine.ray import ActorLost, RayCluster, ray_cluster
 from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError, FedalError, RunError, Stopped
+from fedal.machine import refuse_windows
 from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
 from fedal.records.folder import Run, RunFolder, describe_environment, environment_differences, write_json
 from fedal.simulate.assemble import OwnModels, assemble, build_clients
@@ -57,6 +58,7 @@ def run(
     listener: Listener | None = None,
 ) -> Run:
     """Starts a new run in folder `out`. Mistakes are reported before anything is written."""
+    refuse_windows()
     folder = RunFolder(Path(out) if out is not None else default_folder(config))
     folder.refuse_if_taken()
     _refuse_unknown_clients(config, models)
@@ -82,6 +84,7 @@ def resume(
     listener: Listener | None = None,
 ) -> Run:
     """Continues a run from its newest sound checkpoint; with `iterations`, a finished run goes on to that length."""
+    refuse_windows()
     folder = RunFolder(Path(path))
     listener = listener or Listener()
     config = folder.read_config(trust=trust)
