@@ -5,7 +5,6 @@ A folder from somebody else is data: nothing named in it is imported unless the 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -92,6 +91,8 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time works in the folder; the lock goes with the process, however it ends."""
+        import fcntl  # not on Windows, where reading a folder works
+
         try:
             descriptor = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
