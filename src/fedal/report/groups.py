@@ -65,7 +65,7 @@ class Overview:
     @property
     def accuracy(self) -> Measure:
         """What the rows are compared by: a deployed federation has no global test set."""
-        return OWN if self.has(OWN.key) and not self.has(ACCURACY.key) else ACCURACY
+        return OWN if self.only_servers else ACCURACY
 
     @property
     def worst(self) -> Measure:
