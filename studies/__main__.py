@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fedal.errors import ConfigError, FedalError, Stopped
-from studies.plan import PAGE_FOLDER, RUNS, read_plan
+from studies.results_plan import PAGE_FOLDER, RUNS, read_plan
 
 
 def main() -> int:
@@ -30,14 +30,14 @@ def main() -> int:
         from studies.play import missing, play
 
         os.nice(19)  # these runs take hours: they give way to everything else on the machine
-        tasks = missing(plan.only(arguments.studies).studies, arguments.runs, arguments.seed)
-        return 1 if play(tasks, arguments.jobs) else 0
+        jobs = missing(plan.only(arguments.studies).studies, arguments.runs, arguments.seed)
+        return 1 if play(jobs, arguments.jobs) else 0
     if arguments.command == "collect":
-        from studies.collect import collect
+        from studies.result_files import collect
 
         collect(plan, arguments.runs, arguments.folder)
 
-    from studies.page import write_page
+    from studies.results_page import write_page
 
     write_page(plan, arguments.folder)
     return 0

@@ -12,10 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from studies.collect import CURVE_POINTS, collect, read_results, thinned_curve
-from studies.page import BEGIN, END, generate, read_study, write_page
-from studies.plan import PAGE_FOLDER, ROOT, Plan, read_plan
 from studies.play import missing, play
+from studies.result_files import CURVE_POINTS, collect, read_results, thinned_curve
+from studies.results_page import BEGIN, END, generate, read_study, write_page
+from studies.results_plan import PAGE_FOLDER, ROOT, ResultsPlan, read_plan
 
 from fedal.errors import ConfigError
 from fedal.records.run import Run
@@ -45,7 +45,7 @@ arms = ["fedal-quick", "fedmd-lf"]
 """
 
 
-def write_plan(folder: Path, iterations: int = 4, tau: int = 2) -> Plan:
+def write_plan(folder: Path, iterations: int = 4, tau: int = 2) -> ResultsPlan:
     (folder / "configs").mkdir(parents=True)
     (folder / "plan.toml").write_text(PLAN)
     (folder / "configs" / "tiny.toml").write_text(TINY.format(iterations=iterations, tau=tau))
@@ -72,17 +72,17 @@ def test_what_is_missing_is_played_once_and_shown_as_it_ended(
     folder, runs = tmp_path / "page", tmp_path / "runs"
     (study,) = write_plan(folder).studies
     plan = read_plan(folder)
-    tasks = missing([study], runs)
-    assert [(task.job.method, task.job.seed) for task in tasks] == [
+    jobs = missing([study], runs)
+    assert [(job.name, job.seed) for job in jobs] == [
         ("fedal-quick", 0), ("fedmd-lf", 0), ("fedal-quick", 1), ("fedmd-lf", 1),
     ]  # fmt: skip
-    broken, *sound = tasks[2], *tasks[:2]
-    broken.job.folder.parent.mkdir(parents=True)
-    broken.job.folder.write_text("a file where a folder must go")
-    assert play([broken, *sound], jobs=2) == [broken]  # the others are played all the same
+    broken, *sound = jobs[2], *jobs[:2]
+    broken.folder.parent.mkdir(parents=True)
+    broken.folder.write_text("a file where a folder must go")
+    assert play([broken, *sound], 2) == [broken]  # the others are played all the same
     assert "is a file; expected a folder" in capsys.readouterr().out
-    broken.job.folder.unlink()
-    assert missing([study], runs) == tasks[2:]
+    broken.folder.unlink()
+    assert missing([study], runs) == jobs[2:]
 
     assert len(collect(plan, runs, folder)) == 2
     write_page(plan, folder)
@@ -112,7 +112,10 @@ def test_a_stopped_player_goes_on_where_it_was(tmp_path: Path) -> None:
         time.sleep(0.1)
     player.send_signal(signal.SIGTERM)
     _, err = player.communicate(timeout=60)
-    assert (player.returncode, err.strip()) == (130, "stopped; what is finished is kept. The same command goes on.")
+    assert (player.returncode, err.strip()) == (
+        130,
+        "stopped; what is finished is kept. Type the same command again to continue.",
+    )
     saved = Run(record.parent)
     assert not saved.is_complete and list(saved.folder.checkpoints.iterdir())
     assert len(missing(plan.studies, runs)) == 4
@@ -121,7 +124,7 @@ def test_a_stopped_player_goes_on_where_it_was(tmp_path: Path) -> None:
     changed = (saved.folder.config.read_text()).replace("iterations = 100000", f"iterations = {done + 20}")
     saved.folder.config.write_text(changed)  # a run as long as the test can wait for
     (folder / "configs" / "tiny.toml").write_text(TINY.format(iterations=done + 20, tau=2))
-    assert play(missing(read_plan(folder).studies, runs)[:1], jobs=1) == []
+    assert play(missing(read_plan(folder).studies, runs)[:1], 1) == []
     assert Run(record.parent).final["iteration"] == done + 20
 
 

@@ -23,6 +23,10 @@ class NotApplicableError(ConfigError):
     """The method does not fit these clients, for a reason that lies in the method."""
 
 
+class FolderInUseError(ConfigError):
+    """Another process works in the run folder at the moment."""
+
+
 class WireError(FedalError):
     """A message that may not cross: wrong type, direction, shape, batch or numbers."""
 

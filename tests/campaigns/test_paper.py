@@ -15,10 +15,18 @@ from PIL import Image
 
 from commands import fedal as command
 from fedal import methods
-from fedal.campaigns.compare import Job
-from fedal.campaigns.paper.entries import ENTRIES, MINIATURES, Entry, Miniature, find, full_settings, small_settings
+from fedal.campaigns.job import Job
+from fedal.campaigns.paper.entries import (
+    ENTRIES,
+    MINIATURES,
+    Miniature,
+    PaperEntry,
+    find,
+    full_settings,
+    small_settings,
+)
 from fedal.campaigns.paper.outcome import Outcome
-from fedal.campaigns.paper.play import _small_options, _what_small_means, folder_name, play
+from fedal.campaigns.paper.run import _small_options, _what_small_means, folder_name, play
 from fedal.config import Config
 from fedal.errors import Stopped
 from fedal.figures.paper import _draw_curves, draw
@@ -38,7 +46,7 @@ def _no_data_and_tiny_miniatures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setitem(MINIATURES, "digits", Miniature(TINY, seeds=1, run_s=1, public_share=0.3))
 
 
-def shortened(name: str, columns: int = 1, only: tuple[str, ...] = ()) -> Entry:
+def shortened(name: str, columns: int = 1, only: tuple[str, ...] = ()) -> PaperEntry:
     entry = find(name)
     return replace(entry, columns=entry.columns[:columns], methods=only or entry.methods)
 
@@ -69,7 +77,7 @@ def test_an_unknown_scale_is_a_mistake() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_full_is_the_papers_configuration(entry: Entry) -> None:
+def test_full_is_the_papers_configuration(entry: PaperEntry) -> None:
     tau = {"fedmd": 1, "fedproto-public": 1, "fedal": 5, "fedmd-lf": 5, "feddf": 10, "feddf-al": 15}
     for column in entry.columns:
         settings = full_settings(entry, column)
@@ -166,7 +174,7 @@ def test_an_interrupted_entry_continues_and_repeats_nothing(tmp_path: Path) -> N
     events: list[tuple[str, str]] = []
 
     def watch(job: Job, event: str, details: object) -> None:
-        events.append((job.method, event))
+        events.append((job.name, event))
 
     with pytest.raises(Stopped, match="the same command again"):
         play(entry, "small", tmp_path, jobs=1, watch=watch, should_stop=lambda: ("fedal", "finished") in events)

@@ -17,7 +17,7 @@ import torch
 import fedal
 from commands import COMMAND
 from commands import fedal as command
-from fedal.campaigns.tune import PAPER_STAGES, Search, evaluate, paper_stages, parse_space
+from fedal.campaigns.tune import PAPER_STAGES, SAMPLED_AT_ONCE, Search, evaluate, paper_stages, parse_space
 from fedal.config import load_config
 from fedal.data import load
 from fedal.errors import Stopped
@@ -34,7 +34,7 @@ class Watched:
 
     def __call__(self, job: Any, event: str, details: object) -> None:
         if event == "started":
-            self.started.append(job.method)
+            self.started.append(job.name)
 
 
 def test_a_grid_finds_a_config_that_can_be_run(tmp_path: Path) -> None:
@@ -66,17 +66,26 @@ def test_training_accuracy_is_that_of_final_models_on_their_own_data(tmp_path: P
 def test_a_search_that_was_stopped_continues_and_repeats_no_finished_trial(tmp_path: Path) -> None:
     grid = [{"lr": (1e-3, 1e-2), "tau": (1, 5)}]
     watch = Watched()
-    stopped = Search(SETTINGS, tmp_path, watch=watch, should_stop=lambda: len(watch.started) == 3)
+    stopped = Search(SETTINGS, tmp_path, jobs=1, watch=watch, should_stop=lambda: len(watch.started) == 3)
     with pytest.raises(Stopped, match="the same command again"):
         stopped.grids(grid)
     assert len(watch.started) == 3
     again = Watched()
-    found = Search(SETTINGS, tmp_path, watch=again).grids(grid)
+    found = Search(SETTINGS, tmp_path, jobs=1, watch=again).grids(grid)
     assert again.started == ["lr=0.01,tau=1", "lr=0.01,tau=5"]  # the third goes on, the fourth is new
     assert len(found.trials) == 4 and all(trial.score is not None for trial in found.trials)
     grown = Watched()
-    Search(SETTINGS, tmp_path, watch=grown).grids([{"lr": (1e-3, 1e-2), "tau": (1, 5, 10)}])
+    Search(SETTINGS, tmp_path, jobs=1, watch=grown).grids([{"lr": (1e-3, 1e-2), "tau": (1, 5, 10)}])
     assert grown.started == ["lr=0.001,tau=10", "lr=0.01,tau=10"]
+
+
+def test_two_trials_at_a_time_give_the_same_table(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "optimizer": "sgd"}
+    stages = [{"lr": (1e-2, 1e30, 1e-3)}, {"tau": (5, 2)}]
+    for jobs in (1, 2):
+        Search(settings, tmp_path / str(jobs), jobs=jobs).grids(stages).write()
+    one, two = ((tmp_path / jobs / "trials.csv").read_text() for jobs in ("1", "2"))
+    assert one == two and len(one.splitlines()) == 6
 
 
 def test_a_search_that_was_killed_continues(tmp_path: Path) -> None:
@@ -100,7 +109,7 @@ def test_the_papers_preset_has_two_stages_and_the_second_starts_from_the_best_of
     assert paper_stages("fedal") == list(PAPER_STAGES)
     assert paper_stages("fedmd") == [PAPER_STAGES[0]]
     stages = [{"lr": (1e-5, 1e-2)}, {"discriminator_lr": (1e-4, 1e-3)}]
-    found = Search(SETTINGS, tmp_path).grids(stages)
+    found = Search(SETTINGS, tmp_path, jobs=1).grids(stages)
     assert [dict(trial.values) for trial in found.trials[2:]] == [
         {"lr": 0.01, "discriminator_lr": 1e-4},
         {"lr": 0.01, "discriminator_lr": 1e-3},
@@ -109,28 +118,44 @@ def test_the_papers_preset_has_two_stages_and_the_second_starts_from_the_best_of
 
 def test_a_trial_that_diverges_is_a_result_and_not_the_end(tmp_path: Path) -> None:
     settings = {**SETTINGS, "optimizer": "sgd"}
-    found = Search(settings, tmp_path).grids([{"lr": (1e30, 1e-2)}])
+    found = Search(settings, tmp_path, jobs=1).grids([{"lr": (1e30, 1e-2)}])
     assert found.trials[0].score is None and "finite" in found.trials[0].failure
     assert found.best.values == {"lr": 1e-2}
     again = Watched()
-    Search(settings, tmp_path, watch=again).grids([{"lr": (1e30, 1e-2)}])
+    Search(settings, tmp_path, jobs=1, watch=again).grids([{"lr": (1e30, 1e-2)}])
     assert again.started == []
 
 
 def test_the_folder_of_another_search_is_refused(tmp_path: Path) -> None:
-    Search(SETTINGS, tmp_path).grids([{"tau": (5,)}])
+    Search(SETTINGS, tmp_path, jobs=1).grids([{"tau": (5,)}])
     with pytest.raises(fedal.FedalError, match="other settings"):
-        Search({**SETTINGS, "iterations": 20}, tmp_path).grids([{"tau": (5,)}])
+        Search({**SETTINGS, "iterations": 20}, tmp_path, jobs=1).grids([{"tau": (5,)}])
 
 
 def test_a_sampler_chooses_and_continues(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="optuna is not installed: fedal[tune]")
     space = parse_space(["tau=1,5"], ["lr=1e-4:1e-1"])
-    first = Search(SETTINGS, tmp_path).sample(space, 2)
+    first = Search(SETTINGS, tmp_path, jobs=1).sample(space, 2)
     assert all(1e-4 <= trial.values["lr"] <= 1e-1 and trial.values["tau"] in (1, 5) for trial in first.trials)
     again = Watched()
-    more = Search(SETTINGS, tmp_path, watch=again).sample(space, 3)
+    more = Search(SETTINGS, tmp_path, jobs=1, watch=again).sample(space, 3)
     assert len(again.started) == 1 and len(more.trials) == 3
+
+
+def test_a_sampler_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="optuna is not installed: fedal[tune]")
+    space, trials = parse_space([], ["lr=1e-4:1e-1"]), 3 * SAMPLED_AT_ONCE  # more than are chosen blindly
+    watch = Watched()
+    stopped = Search(
+        SETTINGS, tmp_path / "a", jobs=1, watch=watch, should_stop=lambda: len(watch.started) == trials - 1
+    )
+    with pytest.raises(Stopped):
+        stopped.sample(space, trials)
+    went_on = Search(SETTINGS, tmp_path / "a", jobs=1).sample(space, trials)
+    at_a_stretch = Search(SETTINGS, tmp_path / "b", jobs=1).sample(space, trials)
+    assert [trial.values for trial in went_on.trials] == [trial.values for trial in at_a_stretch.trials]
+    assert [trial.score for trial in went_on.trials] == [trial.score for trial in at_a_stretch.trials]
+    assert len(list((tmp_path / "a" / "trials").iterdir())) == trials
 
 
 @pytest.mark.parametrize(

@@ -6,30 +6,22 @@ that grows (more seeds, more methods) plays only what is new.
 
 from __future__ import annotations
 
-import csv
-import io
-import multiprocessing
-import os
-import queue
-import signal
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedal import methods as known_methods
-from fedal.config import Config, read_toml, unknown_setting
+from fedal.campaigns.job import Job, Watcher, refuse_other_runs
+from fedal.campaigns.pool import JobOutcome, play_jobs
+from fedal.config import Config, unknown_setting
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.messages import in_words
-from fedal.own_code import named_code
 from fedal.records.folder import RunFolder
 from fedal.records.run import Run
-from fedal.records.statistics import Seeds
+from fedal.records.statistics import Row, Seeds
+from fedal.records.tables import as_csv
 
 CSV_COLUMNS = [
     "method",
@@ -45,21 +37,10 @@ CSV_COLUMNS = [
     "reveals",
     "not_applicable",
 ]
-# Settings that change no bit of a result by themselves.
-IGNORED_DIFFERENCES = {
-    "workers",
-    "engine",
-    "ray_address",
-    "checkpoint_every",
-    "preset",
-    "require",
-    "data_folder",
-    "instruments",
-}
 
 
 @dataclass
-class Row(Seeds):
+class MethodRuns(Seeds):
     """One method in the table: its finished runs, or why there are none."""
 
     method: str
@@ -67,23 +48,21 @@ class Row(Seeds):
     not_applicable: str | None = None
 
     @property
-    def rows_by_seed(self) -> dict[int, list[dict[str, Any]]]:
+    def rows_by_seed(self) -> dict[int, list[Row]]:
         return {run.config.seed: run.metrics for run in self.runs}
 
 
 @dataclass
 class Comparison:
-    """The rows in the order they were asked for."""
+    """The rows of the table in the order they were asked for."""
 
     path: Path
     seeds: tuple[int, ...]
-    rows: list[Row]
+    rows: list[MethodRuns]
     notes: list[str]  # what makes the rows unequal
 
     def write_csv(self) -> Path:
-        buffer = io.StringIO()
-        writer = csv.writer(buffer)
-        writer.writerow(CSV_COLUMNS)
+        rows = []
         for row in self.rows:
             method = known_methods.get(row.method)
             numbers: list[Any] = [0, "", "", "", "", "", "", ""]
@@ -92,26 +71,38 @@ class Comparison:
                 numbers = [len(row.runs), row.mean("test_accuracy"), row.spread("test_accuracy")]
                 numbers += [row.mean("test_accuracy_min"), final["iteration"], final["up_bytes"], final["down_bytes"]]
                 numbers += [round(row.mean("seconds"), 3)]
-            writer.writerow(
-                [row.method, *numbers, method.black_box, in_words(method.reveals), row.not_applicable or ""]
-            )
+            rows.append([row.method, *numbers, method.black_box, in_words(method.reveals), row.not_applicable or ""])
         path = self.path / "table.csv"
-        write_atomically(path, buffer.getvalue().encode())
+        write_atomically(path, as_csv(CSV_COLUMNS, rows).encode())
         return path
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run of a comparison."""
+class ComparisonPlan:
+    """The runs of a comparison, and why some methods have none."""
 
-    method: str
-    seed: int
-    config: Config
-    folder: Path
+    path: Path
+    seeds: tuple[int, ...]
+    jobs: Mapping[str, Sequence[Job]]  # of every method
+    not_applicable: Mapping[str, str]
 
+    @property
+    def all_jobs(self) -> list[Job]:
+        return [job for jobs in self.jobs.values() for job in jobs]
 
-Watcher = Callable[[Job, str, Any], None]
-"""Told about a job: ("started" | "advanced" | "recorded" | "warned" | "finished" | "not applicable", details)."""
+    def conclude(self, outcomes: Sequence[JobOutcome]) -> Comparison:
+        """The comparison that these outcomes, those of `all_jobs`, come to; writes table.csv."""
+        rows, ended = [], iter(outcomes)
+        for name, jobs in self.jobs.items():
+            found = [next(ended) for _ in jobs]
+            reasons = [outcome.not_applicable for outcome in found if outcome.not_applicable]
+            runs = [outcome.run for outcome in found if outcome.run is not None]
+            runs.sort(key=lambda run: run.config.seed)
+            rows.append(MethodRuns(name, runs, reasons[-1] if reasons else self.not_applicable.get(name)))
+        configs = {name: jobs[-1].config for name, jobs in self.jobs.items() if jobs}
+        comparison = Comparison(self.path, self.seeds, rows, unequal(configs))
+        comparison.write_csv()
+        return comparison
 
 
 def compare(
@@ -124,62 +115,49 @@ def compare(
     watch: Watcher = lambda job, event, details: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
-    """Plays or completes all runs, `jobs` at a time (0: one per core), and writes table.csv and curves.png.
+    """Plays or completes all runs, `jobs` at a time (0: one per core), and writes table.csv.
 
     `settings` are those of `Config`; an option that only some of the methods have goes to those.
     """
-    path = Path(out)
+    plan = plan_comparison(methods, seeds, Path(out), dict(settings or {}))
+    return plan.conclude(play_jobs(plan.all_jobs, jobs, watch=watch, should_stop=should_stop))
+
+
+def plan_comparison(
+    methods: Sequence[str], seeds: int | Sequence[int], path: Path, settings: Mapping[str, Any], label: str = ""
+) -> ComparisonPlan:
+    """One config per run, all checked, and no folder that holds something else: before the first run starts.
+
+    The jobs are called after their method, with `label` if that does not say enough.
+    """
+    everything = list(methods) == ["all"]
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    names = list(known_methods.names()) if list(methods) == ["all"] else list(dict.fromkeys(methods))
-    rows = {name: Row(name) for name in names}
-    planned = _plan(rows, chosen, path, dict(settings or {}), everything=list(methods) == ["all"])
-    public_sizes: dict[tuple[str | None, ...], int] = {}
-    for job in planned:
-        refuse_other_run(job, public_sizes)
-    RunFolder(path).create()
-    cores = len(os.sched_getaffinity(0))
-    waiting = []
-    for job in planned:
-        if RunFolder(job.folder).summary.exists():
-            _settle(job, None, rows, watch)
-        else:
-            waiting.append(job)
-    jobs = min(jobs or cores, len(waiting))
-    if jobs > 1:
-        _play_side_by_side(waiting, jobs, max(1, cores // jobs), rows, watch, should_stop)
-    else:
-        for job in waiting:
-            _settle(job, play_job(job, partial(watch, job), should_stop), rows, watch)
-    for row in rows.values():
-        row.runs.sort(key=lambda run: run.config.seed)
-    comparison = Comparison(path, chosen, list(rows.values()), unequal({job.method: job.config for job in planned}))
-    comparison.write_csv()
-    return comparison
-
-
-def _plan(
-    rows: Mapping[str, Row], seeds: Sequence[int], path: Path, settings: dict[str, Any], *, everything: bool
-) -> list[Job]:
-    """One config per run, all checked before the first starts."""
-    objects = {name: known_methods.get(name) for name in rows}
+    names = known_methods.names() if everything else dict.fromkeys(methods)
+    objects = {name: known_methods.get(name) for name in names}
     shared = {key: value for key, value in settings.items() if key in Config.model_fields}
     options = {key: value for key, value in settings.items() if key not in Config.model_fields}
     known = [key for method in objects.values() for key in method.options.model_fields]
-    problems = [unknown_setting(key, [*Config.model_fields, *known], list(rows)) for key in options if key not in known]
-    if problems:
-        raise ConfigError("\n".join(problems))
-    jobs = []
+    unknown = [key for key in options if key not in known]
+    if unknown:
+        raise ConfigError(
+            "\n".join(unknown_setting(key, [*Config.model_fields, *known], list(objects)) for key in unknown)
+        )
+    jobs: dict[str, list[Job]] = {name: [] for name in objects}
+    not_applicable = {}
     for name, method in objects.items():
         mine = {key: value for key, value in options.items() if key in method.options.model_fields}
         try:
-            for seed in seeds:
+            for seed in chosen:
                 config = Config(**{**shared, **mine, "method": name, "seed": seed})
-                jobs.append(Job(name, seed, config, path / name / f"seed-{seed}"))
+                jobs[name].append(Job(f"{name} {label}".strip(), seed, config, path / name / f"seed-{seed}"))
         except ConfigError as error:
             if not everything or not isinstance(error, NotApplicableError):
                 raise
-            rows[name].not_applicable = str(error)
-    return jobs
+            not_applicable[name] = str(error)
+    plan = ComparisonPlan(path, chosen, jobs, not_applicable)
+    refuse_other_runs(plan.all_jobs)
+    RunFolder(path).create()
+    return plan
 
 
 def unequal(configs: Mapping[str, Config]) -> list[str]:
@@ -202,154 +180,3 @@ def unequal(configs: Mapping[str, Config]) -> list[str]:
 
 def _listed(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def refuse_other_run(job: Job, public_sizes: dict[tuple[str | None, ...], int]) -> None:
-    """A folder of the same comparison may be continued; any other is not touched."""
-    folder = RunFolder(job.folder)
-    if not folder.config.exists():
-        folder.refuse_if_taken()
-        return
-    wanted = job.config.model_dump(exclude_none=True)
-    strange = set(named_code(read_toml(folder.config))) - set(named_code(wanted))
-    if strange:  # not even imported: the folder may be somebody else's
-        raise ConfigError(f'{job.folder} holds a run with other code, "{strange.pop()}". Choose another --out.')
-    saved = folder.read_config(trust=True).model_dump(exclude_none=True)
-    wanted = {**_what_defaults_mean(job.config, saved, public_sizes), **wanted}
-    if job.config.stacked == "auto":  # a run that began with or without stacks goes on as it began
-        wanted["stacked"] = saved["stacked"]
-    keys = [
-        key for key in Config.model_fields if key in saved.keys() | wanted.keys() and key not in IGNORED_DIFFERENCES
-    ]
-    different = [key for key in keys if saved.get(key) != wanted.get(key)]
-    if different:
-        key = different[0]
-        raise ConfigError(
-            f"{job.folder} holds a run with other settings ({_first_difference(key, saved, wanted)}). "
-            "Choose another --out."
-        )
-
-
-def _what_defaults_mean(
-    config: Config, saved: Mapping[str, Any], public_sizes: dict[tuple[str | None, ...], int]
-) -> dict[str, Any]:
-    """The settings that a run resolves when it starts: length, partition and size of the public set.
-
-    The last one depends on the data, which are read once for all runs of the comparison.
-    """
-    from fedal.simulate.world import default_partition, load_dataset, public_size
-
-    means: dict[str, Any] = {"partition": default_partition(config)}
-    if config.iterations is None and config.rounds is None:
-        means["iterations"] = config.total_rounds * config.tau
-    if config.public is None and config.public_size is None and "public_size" in saved:
-        source = (config.dataset, config.data, config.data_folder)
-        if source not in public_sizes:
-            public_sizes[source] = public_size(config, load_dataset(config))
-        means["public_size"] = public_sizes[source]
-    return means
-
-
-def _first_difference(key: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    there, here = saved.get(key), wanted.get(key)
-    if isinstance(there, dict) and isinstance(here, dict):
-        inner = next(name for name in {**there, **here} if there.get(name) != here.get(name))
-        return _first_difference(inner, there, here)
-    return f"{key}: {there!r} there, {here!r} here"
-
-
-def play_job(
-    job: Job, tell: Callable[[str, Any], None], should_stop: Callable[[], bool], workers: int = 0
-) -> str | None:
-    """Plays or completes one run; gives the reason if the method does not apply here."""
-    from fedal.simulate.run import Listener, resume, run
-
-    listener = Listener(
-        started=lambda config, world, models, done, total: tell("started", (done * config.tau, total * config.tau)),
-        advanced=lambda done, total: tell("advanced", (done, total)),
-        recorded=lambda row: tell("recorded", row),
-        warned=lambda text: tell("warned", text),
-        should_stop=should_stop,
-    )
-    try:
-        if RunFolder(job.folder).config.exists():
-            resume(job.folder, trust=True, listener=listener)
-        else:
-            run(job.config.with_(workers=workers) if workers else job.config, job.folder, listener=listener)
-    except NotApplicableError as error:
-        return str(error)
-    return None
-
-
-def _settle(job: Job, not_applicable: str | None, rows: Mapping[str, Row], watch: Watcher) -> None:
-    row = rows[job.method]
-    if not_applicable is None:
-        row.runs.append(Run(job.folder, trust=True))
-        watch(job, "finished", row.runs[-1].final)
-    else:
-        row.not_applicable = not_applicable
-        watch(job, "not applicable", not_applicable)
-
-
-_in_worker: dict[str, Any] = {}  # of a worker process: the queue of news, and the event that asks it to stop
-
-
-def _start_worker(news: Any, stop: Any) -> None:
-    """Ctrl-C reaches the whole process group; only the parent answers it, and workers end with their parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    news.cancel_join_thread()  # a worker may end although nobody listens any more
-    _in_worker.update(news=news, stop=stop)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)  # the last checkpoint stands
-
-
-def _play_in_worker(index: int, job: Job, workers: int) -> str | None:
-    news, stop = _in_worker["news"], _in_worker["stop"]
-    return play_job(job, lambda event, details: news.put((index, event, details)), stop.is_set, workers)
-
-
-def _play_side_by_side(
-    planned: Sequence[Job],
-    jobs: int,
-    workers: int,
-    rows: Mapping[str, Row],
-    watch: Watcher,
-    should_stop: Callable[[], bool],
-) -> None:
-    """Runs in processes of their own: small nets are bound by Python, which threads of one process share."""
-    context = multiprocessing.get_context("spawn")
-    news, stop = context.Queue(), context.Event()
-    with ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(news, stop)) as pool:
-        futures = {pool.submit(_play_in_worker, index, job, workers): job for index, job in enumerate(planned)}
-        waiting = set(futures)
-        try:
-            while waiting:
-                _pass_on(news, planned, watch)
-                if should_stop():
-                    stop.set()
-                done = {future for future in waiting if future.done()}
-                waiting -= done
-                for future in done:
-                    _settle(futures[future], future.result(), rows, watch)
-            _pass_on(news, planned, watch)
-        except BaseException:
-            stop.set()  # the others finish their round, save and stop
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _pass_on(news: Any, planned: Sequence[Job], watch: Watcher) -> None:
-    """Hands on what the worker processes tell within a moment, however much it is."""
-    end = time.monotonic() + 0.2
-    try:
-        while (left := end - time.monotonic()) > 0:
-            index, event, details = news.get(timeout=left)
-            watch(planned[index], event, details)
-    except queue.Empty:
-        return

@@ -1,32 +1,31 @@
 """Searches settings: grids stage by stage, or a sampler of Optuna. Every trial is a run folder with its score in it.
 
-The folders are the memory of a search: one that was killed continues its trial and repeats none that is finished, and a
-grid that grows plays only what is new.
+The folders are the memory of a search: one that was killed continues its trials and repeats none that is finished, and
+one that grows plays only what is new.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedal import methods
-from fedal.campaigns.compare import Job, Watcher, play_job, refuse_other_run
+from fedal.campaigns.job import Job, Watcher, refuse_other_runs
+from fedal.campaigns.pool import JobOutcome, play_jobs, raise_failure
 from fedal.config import Config, merge_settings, parse_assignments
 from fedal.durable import write_atomically
-from fedal.errors import ConfigError, FedalError, NonFiniteError, Stopped
-from fedal.records.folder import RunFolder, write_json
+from fedal.errors import ConfigError, FedalError, NonFiniteError
+from fedal.records.folder import write_json
 from fedal.records.run import Run
+from fedal.records.statistics import mean
+from fedal.records.tables import as_csv
 
 Objective = Literal["train", "test"]
 Grid = Mapping[str, Sequence[Any]]
@@ -41,6 +40,12 @@ WORDS: dict[Objective, str] = {
     "test": "accuracy of the final models on the test set, mean over clients",
 }
 SCORE = "score.json"
+SAMPLED_AT_ONCE = 4
+"""Trials that a sampler chooses before it learns how good they are: so many can be played side by side.
+
+A constant, and not the number of runs at a time: what is tried, and so what is found, is the same on any machine. More
+would keep more cores busy and choose worse.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Trial:
 
 @dataclass
 class Tuning:
-    """All trials of a search in the order they were played."""
+    """All trials of a search in the order they were planned."""
 
     path: Path
     objective: Objective
@@ -84,25 +89,25 @@ class Tuning:
 
     def write(self) -> list[Path]:
         """best.toml, a config to run, and trials.csv."""
-        best, buffer = self.best, io.StringIO()
+        best = self.best
         text = (
             f"# The best of {len(self.trials)} trials of `fedal tune`: {best.score:.4f},\n"
             f"# {WORDS[self.objective]}. Its length is that of a trial.\n{best.config.to_toml()}"
         )
         keys = list(dict.fromkeys(key for trial in self.trials for key in trial.values))
-        writer = csv.writer(buffer)
-        writer.writerow([*keys, self.objective, "failure", "folder"])
-        for trial in self.trials:
-            values = [trial.values.get(key, "") for key in keys]
-            writer.writerow([*values, trial.score, trial.failure, trial.folder.relative_to(self.path)])
-        files = {"best.toml": text, "trials.csv": buffer.getvalue()}
+        rows = [
+            [*(trial.values.get(key, "") for key in keys), trial.score, trial.failure,
+             trial.folder.relative_to(self.path)]
+            for trial in self.trials
+        ]  # fmt: skip
+        files = {"best.toml": text, "trials.csv": as_csv([*keys, self.objective, "failure", "folder"], rows)}
         for name, content in files.items():
             write_atomically(self.path / name, content.encode())
         return [self.path / name for name in files]
 
 
 class Search:
-    """Plays trials of one method; what the folders of a former life hold counts."""
+    """Plays trials of one method, `jobs` at a time (0: one per core); what the folders of a former life hold counts."""
 
     def __init__(
         self,
@@ -110,79 +115,68 @@ class Search:
         out: Path | str,
         *,
         objective: Objective = "train",
+        jobs: int = 0,
         watch: Watcher = lambda job, event, details: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._settings, self._watch, self._should_stop = dict(settings), watch, should_stop
-        self._public_sizes: dict[tuple[str | None, ...], int] = {}
+        self._settings, self._jobs, self._watch, self._should_stop = dict(settings), jobs, watch, should_stop
         self.tuning = Tuning(Path(out), objective, [])
 
     def grids(self, stages: Sequence[Grid]) -> Tuning:
         """All combinations of each stage in turn; a stage starts from the best of those before it."""
         for stage in stages:
             kept = dict(self.tuning.best.values) if self.tuning.trials else {}
-            combinations = (dict(zip(stage, each, strict=True)) for each in itertools.product(*stage.values()))
-            planned = [self._trial({**kept, **values}) for values in combinations]
-            for trial in planned:
-                self._play(trial)
+            combinations = itertools.product(*stage.values())
+            self._play([{**kept, **dict(zip(stage, each, strict=True))} for each in combinations])
         return self.tuning
 
     def sample(self, space: Mapping[str, Range | Sequence[Any]], trials: int) -> Tuning:
-        """As many trials as asked, each chosen by Optuna's tree-structured Parzen estimator from those before."""
-        former = self._former(space)
-        sampler = Sampler(space, int(self._settings.get("seed", 0)) + len(former))
-        while len(self.tuning.trials) < trials:
-            self._play(self._trial(former.pop(0) if former else sampler.ask()))
-            sampler.tell(self.tuning.trials[-1])
+        """As many trials as asked, chosen by Optuna's tree-structured Parzen estimator from those before.
+
+        Each choice follows from the seed and the scores so far: a search that goes on makes those of its former life
+        again and finds them played.
+        """
+        sampler = Sampler(space, int(self._settings.get("seed", 0)))
+        while (done := len(self.tuning.trials)) < trials:
+            self._play([sampler.ask() for _ in range(min(SAMPLED_AT_ONCE, trials - done))])
+            for trial in self.tuning.trials[done:]:
+                sampler.tell(trial)
         return self.tuning
 
-    def _former(self, space: Mapping[str, object]) -> list[dict[str, Any]]:
-        """The settings of the trials of this search that were begun in a former life."""
-        folders = sorted(path.parent for path in (self.tuning.path / "trials").glob("*/config.toml"))
-        configs = [RunFolder(folder).read_config(trust=True) for folder in folders]
-        flat = [config.model_dump() | config.options.model_dump() for config in configs]
-        found = [{key: values[key] for key in space if key in values} for values in flat]
-        return [values for values, folder in zip(found, folders, strict=True) if _name(values) == folder.name]
+    def _play(self, planned: Sequence[Mapping[str, Any]]) -> None:
+        """Checks these settings, plays what is missing of their trials and appends them, scored, in this order."""
+        jobs = [self._job(values) for values in planned]
+        refuse_other_runs(jobs)
+        unscored = {job.name: job for job in jobs if not (job.folder / SCORE).exists()}  # a sampler may repeat itself
+        missing = list(unscored.values())
+        play_jobs(missing, self._jobs, watch=self._watch, should_stop=self._should_stop, ended=self._note_score)
+        for values, job in zip(planned, jobs, strict=True):
+            self.tuning.trials.append(self._scored(values, job))
 
-    def _trial(self, values: Mapping[str, Any]) -> Trial:
-        """Checked, and named by its values; refuses a folder of another search."""
+    def _job(self, values: Mapping[str, Any]) -> Job:
+        """A trial is named by its values."""
         config = Config(**merge_settings(self._settings, values))
-        trial = Trial(values, config, self.tuning.path / "trials" / _name(values))
-        refuse_other_run(_job(trial), self._public_sizes)
-        return trial
+        name = ",".join(f"{key}={value}" for key, value in values.items())
+        return Job(name, config.seed, config, self.tuning.path / "trials" / name)
 
-    def _play(self, trial: Trial) -> None:
-        """Plays what is missing of it, scores it and notes the score in its folder."""
-        score = trial.folder / SCORE
-        if not score.exists():
-            write_json(score, self._score(trial))
-        found = json.loads(score.read_bytes())
+    def _note_score(self, outcome: JobOutcome) -> None:
+        """Scores a run that has ended, in its folder. That it diverged, with too large steps perhaps, is a result."""
+        found: dict[str, Any] = {"objective": self.tuning.objective, "score": None}
+        if outcome.run is not None:
+            found["score"] = evaluate(outcome.run, self.tuning.objective)
+        elif isinstance(outcome.failure, NonFiniteError):
+            found["failure"] = str(outcome.failure)
+        else:
+            raise_failure(outcome)
+            raise ConfigError(outcome.not_applicable)
+        write_json(outcome.job.folder / SCORE, found)
+
+    def _scored(self, values: Mapping[str, Any], job: Job) -> Trial:
+        """With the score in its folder; one that was found for another objective is found again."""
+        found = json.loads((job.folder / SCORE).read_bytes())
         if found["objective"] != self.tuning.objective and found["score"] is not None:
-            found["score"] = evaluate(Run(trial.folder, trust=True), self.tuning.objective)
-        self.tuning.trials.append(
-            Trial(trial.values, trial.config, trial.folder, found["score"], found.get("failure", ""))
-        )
-
-    def _score(self, trial: Trial) -> dict[str, Any]:
-        job, objective = _job(trial), self.tuning.objective
-        try:
-            if not RunFolder(trial.folder).summary.exists():
-                refused = play_job(job, partial(self._watch, job), self._should_stop)
-                if refused:
-                    raise ConfigError(refused)
-            return {"objective": objective, "score": evaluate(Run(trial.folder, trust=True), objective)}
-        except Stopped:
-            raise Stopped("stopped; what is finished is kept. Type the same command again to continue.") from None
-        except NonFiniteError as error:  # a step size that is too large, for instance: a result too
-            return {"objective": objective, "score": None, "failure": str(error)}
-
-
-def _name(values: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={value}" for key, value in values.items())
-
-
-def _job(trial: Trial) -> Job:
-    return Job(trial.folder.name, trial.config.seed, trial.config, trial.folder)
+            found["score"] = evaluate(Run(job.folder, trust=True), self.tuning.objective)
+        return Trial(values, job.config, job.folder, found["score"], found.get("failure", ""))
 
 
 def paper_stages(method: str) -> list[Grid]:
@@ -195,20 +189,20 @@ def evaluate(run: Run, objective: Objective) -> float:
     """What a trial is judged by. `test` chooses settings by the test set, whose accuracy then claims too much."""
     if objective == "test":
         return float(run.final["test_accuracy"])
-    from fedal.simulate.world import restore_world
+    from fedal.simulate.prepare import restore_world
 
     world = restore_world(run.config, run.folder.partition)
     x, y = world.dataset.train_x, world.dataset.train_y
-    return fmean(_accuracy(run, client, x[own], y[own]) for client, own in world.clients.items())
+    return mean(_accuracy(run, client, x[own], y[own]) for client, own in world.clients.items())
 
 
 def _accuracy(run: Run, client: str, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:
     import torch
 
     from fedal.metrics import EVALUATION_BATCH
-    from fedal.simulate.assemble import DTYPES
+    from fedal.precision import dtype_of
 
-    model, inputs = run.model(client), torch.as_tensor(x, dtype=DTYPES[run.config.precision])
+    model, inputs = run.model(client), torch.as_tensor(x, dtype=dtype_of(run.config.precision))
     with torch.no_grad():
         named = torch.cat([model(part).argmax(-1) for part in torch.split(inputs, EVALUATION_BATCH)])
     return float((named.numpy() == y).mean())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from fedal.campaigns.compare import Job
+    from fedal.campaigns.job import Job
 
 
 def accuracy_line(row: dict[str, Any]) -> str:
@@ -78,7 +78,7 @@ class Screen:
 
     def watch(self, job: Job, event: str, details: Any) -> None:
         """The `Watcher` of a comparison."""
-        name = f"{job.method} seed {job.seed}"
+        name = f"{job.name} seed {job.seed}"
         if event == "started":
             self.started(name, *details)
         elif event == "advanced":

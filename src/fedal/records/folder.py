@@ -17,7 +17,7 @@ from typing import Any
 
 from fedal.config import Config, load_config, read_toml
 from fedal.durable import TEMPORARY, write_atomically
-from fedal.errors import CheckpointError, ConfigError
+from fedal.errors import CheckpointError, ConfigError, FolderInUseError
 from fedal.own_code import named_code
 
 LOCK = "run.lock"
@@ -109,7 +109,7 @@ class RunFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise ConfigError(
+            raise FolderInUseError(
                 f"{self.path} is in use by another process. Wait for it, or choose another --out."
             ) from None
         try:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedal.config import PAPER_CLIENTS, PAPER_ITERATIONS
+from fedal.data import describe
+from fedal.data.source import BY_ALPHA
 from fedal.errors import ConfigError
 
 Kind = Literal["scores", "iterations", "seconds", "bytes", "variances", "outputs", "data"]
@@ -50,7 +51,7 @@ class Miniature:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PaperEntry:
     """One table or figure of the paper."""
 
     name: str
@@ -107,7 +108,7 @@ def _alphas(**paper: tuple[Number, Number, Number]) -> tuple[Column, ...]:
             {"alpha": alpha, "iterations": iterations},
             {_method(name): numbers[place] for name, numbers in paper.items()},
         )
-        for place, (alpha, iterations) in enumerate(PAPER_ITERATIONS.items())
+        for place, (alpha, iterations) in enumerate(BY_ALPHA.items())
     )
 
 
@@ -115,8 +116,8 @@ def _method(keyword: str) -> str:
     return keyword.replace("fccl_plus", "fccl+").replace("_", "-")
 
 
-ENTRIES: tuple[Entry, ...] = (
-    Entry(
+ENTRIES: tuple[PaperEntry, ...] = (
+    PaperEntry(
         "fig-output-matrix", "fig:fdal_com", "Mean outputs of every client on test samples of class 3", "outputs",
         "svhn", ("fedmd", "fedal"), _alphas(),
         notes=(PARTITION_NOTE, "the alphas of the figure are not in the paper's text; here 5, 2 and 1"),
@@ -126,12 +127,12 @@ ENTRIES: tuple[Entry, ...] = (
             seeds=1, run_s=190, words="the smallest WideResNet for all",
         ),
     ),
-    Entry(
+    PaperEntry(
         "fig-data", "fig:svhn_data", "Who owns what: clients x classes", "data",
         "svhn", ("partition",), _alphas(),
         notes=(PARTITION_NOTE, "the chart shows ten clients, as the paper's; the numbers are over all"),
     ),
-    Entry(
+    PaperEntry(
         "fig-gradient-variance", "fig:grad", "Variance of the stochastic gradients of each loss", "variances",
         "svhn", ("fedal",),
         # Text of section Results: all are smaller than 60, those of the new losses (u, rl, rg, n) smaller than 3.
@@ -141,32 +142,32 @@ ENTRIES: tuple[Entry, ...] = (
         notes=(PARTITION_NOTE, "the paper does not state the alpha of this figure; here 1",
                "ours is the largest value recorded along a run, mean over clients; docs/theory.md has the formula"),
     ),
-    Entry(
+    PaperEntry(
         "fig-mnist", "fig:mnist", "MNIST, accuracy against time", "seconds",
         "mnist", ("fedal", "fedmd", "fedproto-public", "fedavg"), _alphas(),
         settings={"models": "same"},
         notes=(PARTITION_NOTE, FEDPROTO_NOTE, TAU_NOTE, "the paper's time is that of ten Raspberry Pis on WiFi, "
                "ours that of this machine; the paper does not state its iterations, here those of its other figures"),
     ),
-    Entry(
+    PaperEntry(
         "fig-svhn", "fig:svhn", "SVHN, accuracy against iterations", "iterations",
         "svhn", BLACK_BOX, _alphas(), notes=(PARTITION_NOTE, TAU_NOTE),
     ),
-    Entry(
+    PaperEntry(
         "fig-cifar", "fig:cifar", "CIFAR-10, accuracy against iterations", "iterations",
         "cifar10", (*BLACK_BOX, "fedproto-public"), _alphas(), notes=(PARTITION_NOTE, FEDPROTO_NOTE, TAU_NOTE),
     ),
-    Entry(
+    PaperEntry(
         "fig-svhn-shareable", "fig:svhndf", "SVHN with shared parameters, accuracy against iterations", "iterations",
         "svhn", ("feddf", "feddf-al"), _alphas(), notes=(PARTITION_NOTE,),
     ),
-    Entry(
+    PaperEntry(
         "fig-communication", "fig:svhncomm", "SVHN, accuracy against uploaded bytes, one architecture", "bytes",
         "svhn", (*BLACK_BOX, "fedproto-public", "fedavg"), _alphas(),
         settings={"models": "same"},
         notes=(PARTITION_NOTE, FEDPROTO_NOTE, TAU_NOTE),
     ),
-    Entry(
+    PaperEntry(
         "table-celeba", "tab:rst_celeba", "CelebA, 10,000 iterations", "scores",
         "celeba", ("fedproto-public", "fedmd", "cfd", "fccl", "fccl+", "fedal"),
         (
@@ -183,7 +184,7 @@ ENTRIES: tuple[Entry, ...] = (
         settings={"iterations": 10_000, "partition": "by-user"},
         notes=("the clients are the users of LEAF", FEDPROTO_NOTE, TAU_NOTE),
     ),
-    Entry(
+    PaperEntry(
         "table-cinic", "tab:rst_cinic10", "CINIC-10, 10,000 iterations", "scores",
         "cinic10", ("fedproto-public", "fedmd", "cfd", "fccl", "fccl+", "fedal"),
         _alphas(
@@ -197,7 +198,7 @@ ENTRIES: tuple[Entry, ...] = (
         settings={"iterations": 10_000},
         notes=(PARTITION_NOTE, FEDPROTO_NOTE, TAU_NOTE),
     ),
-    Entry(
+    PaperEntry(
         "table-fd-svhn", "tab:rst_fd", "FD on SVHN", "scores",
         "svhn", ("fd", "fedmd", "fedal"),
         _alphas(
@@ -207,7 +208,7 @@ ENTRIES: tuple[Entry, ...] = (
         ),
         notes=(PARTITION_NOTE, TAU_NOTE),
     ),
-    Entry(
+    PaperEntry(
         "table-fd-cifar", "tab:rst_fd_cifar10", "FD on CIFAR-10", "scores",
         "cifar10", ("fd", "fedproto-public", "fedmd", "fedal"),
         _alphas(
@@ -218,14 +219,14 @@ ENTRIES: tuple[Entry, ...] = (
         ),
         notes=(PARTITION_NOTE, FEDPROTO_NOTE, TAU_NOTE),
     ),
-    Entry(
+    PaperEntry(
         "table-ablation", "tab:ablation", "Ablation of the loss components, SVHN", "scores",
         "svhn", ("fedmd", "fedmd-lf", "fedal"),
         (Column("alpha 2", {"alpha": 2.0, "iterations": 5000},
                 {"fedmd": (0.722, 0.005), "fedmd-lf": (0.732, 0.004), "fedal": (0.744, 0.007)}),),
         notes=(PARTITION_NOTE, TAU_NOTE),
     ),
-    Entry(
+    PaperEntry(
         "table-public-size", "tab:ablation_pub", "The number of public samples, SVHN", "scores",
         "svhn", ("fedmd", "fedal"),
         tuple(
@@ -244,7 +245,7 @@ ENTRIES: tuple[Entry, ...] = (
 )  # fmt: skip
 
 
-def find(name: str) -> Entry:
+def find(name: str) -> PaperEntry:
     """The entry of that name; raises ConfigError with the nearest one."""
     for entry in ENTRIES:
         if entry.name == name:
@@ -254,20 +255,21 @@ def find(name: str) -> Entry:
     raise ConfigError(f'the paper has no "{name}" here. {hint}`fedal paper list` shows all.')
 
 
-def full_settings(entry: Entry, column: Column) -> dict[str, Any]:
+def full_settings(entry: PaperEntry, column: Column) -> dict[str, Any]:
     """The paper's configuration of one column."""
+    paper = describe(entry.dataset).paper
     return {
         "preset": "paper",
         "dataset": entry.dataset,
-        "clients": PAPER_CLIENTS[entry.dataset],
+        "clients": paper.clients,
         "partition": "dirichlet-client-k",
-        "public_size": 1000,
+        "public_size": paper.public_size,
         **column.settings,
         **entry.settings,
     }
 
 
-def small_settings(entry: Entry, column: Column, dataset: str) -> dict[str, Any]:
+def small_settings(entry: PaperEntry, column: Column, dataset: str) -> dict[str, Any]:
     """The same in miniature, on the entry's own data set or on one that stands in for it."""
     miniature, settings = entry.small_on(dataset), full_settings(entry, column)
     small = {**settings, **miniature.settings, "dataset": dataset, "eval_after_local": False}
@@ -278,7 +280,7 @@ def small_settings(entry: Entry, column: Column, dataset: str) -> dict[str, Any]
         small["clients"] = round(miniature.client_share * settings["clients"])
     if "models" in entry.settings:
         small["models"] = entry.settings["models"]
-    if dataset != "celeba":
+    if not describe(dataset).has_users:
         small["partition"] = "dirichlet-client-k"
     points = 4 if entry.kind == "variances" else 10  # to measure variances takes as long as many iterations
     small["eval_every"] = small["iterations"] // points

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedal.campaigns.compare import Row
-from fedal.campaigns.paper.entries import FIGURE_ONLY, Entry, Kind, Number
+from fedal.campaigns.compare import MethodRuns
+from fedal.campaigns.paper.entries import FIGURE_ONLY, Kind, Number, PaperEntry
 from fedal.config import Config
 from fedal.durable import write_atomically
 from fedal.records.folder import RunFolder
+from fedal.records.statistics import mean, spread
+from fedal.records.tables import as_csv, as_markdown
 
 Scale = Literal["small", "full"]
 
@@ -31,7 +30,7 @@ ACCURACY = "final test accuracy, mean over clients"
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """One line of the table. Without values, `reason` says why there are none."""
 
     setting: str
@@ -44,12 +43,12 @@ class Line:
 
     @property
     def ours(self) -> float | None:
-        return fmean(self.values) if self.values else None
+        return mean(self.values) if self.values else None
 
     @property
     def spread(self) -> float | None:
         """Standard deviation over seeds (n - 1)."""
-        return stdev(self.values) if len(self.values) > 1 else None
+        return spread(self.values) if len(self.values) > 1 else None
 
     @property
     def difference(self) -> float | None:
@@ -78,13 +77,13 @@ def _shown(value: float | None, how: str) -> str:
 class Outcome:
     """The lines of an entry's table, and what its figure is drawn from."""
 
-    entry: Entry
+    entry: PaperEntry
     scale: Scale
     data: str  # what was played on, in words
     folder: Path  # of table and figure
-    lines: list[Line] = field(default_factory=list)
+    lines: list[TableLine] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    rows: dict[str, list[Row]] = field(default_factory=dict)  # column -> the rows of its comparison
+    rows: dict[str, list[MethodRuns]] = field(default_factory=dict)  # column -> the rows of its comparison
     counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # column -> clients x classes
     matrices: dict[tuple[str, str], NDArray[np.float64]] = field(default_factory=dict)  # column, method -> outputs
 
@@ -111,21 +110,18 @@ class Outcome:
         return paths
 
     def _csv(self) -> str:
-        buffer = io.StringIO()
-        writer = csv.writer(buffer)
-        writer.writerow([*HEADS, "paper_spread", "reason", "folder", "data", "quantity"])
+        rows = []
         for line in self.lines:
-            mean, spread = (line.paper, "") if isinstance(line.paper, str) else line.paper
-            numbers = [line.ours, mean, line.difference, line.spread, len(line.values)]
-            writer.writerow(
-                [line.setting, line.what, *numbers, line.config, spread, line.reason, line.folder, self.data,
+            printed, paper_spread = (line.paper, "") if isinstance(line.paper, str) else line.paper
+            numbers = [line.ours, printed, line.difference, line.spread, len(line.values)]
+            rows.append(
+                [line.setting, line.what, *numbers, line.config, paper_spread, line.reason, line.folder, self.data,
                  self.quantity]
             )  # fmt: skip
-        return buffer.getvalue()
+        return as_csv([*HEADS, "paper_spread", "reason", "folder", "data", "quantity"], rows)
 
     def _markdown(self) -> str:
-        rows = [HEADS, ["---"] * len(HEADS), *(line.cells() for line in self.lines)]
-        table = "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows)
+        table = as_markdown(HEADS, [line.cells() for line in self.lines])
         notes = "\n".join(f"- {note}" for note in self.notes)
         return f"# {self.title}\n\nours: {self.quantity}; spread: standard deviation over seeds\n\n{table}\n\n{notes}\n"
 

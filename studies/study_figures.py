@@ -11,8 +11,8 @@ import numpy as np
 from fedal.figures.canvas import COLOURS, INK, SOFT, blank, label, legend_below, save
 from fedal.figures.curves import place_curve
 from fedal.records.statistics import Point, curve
-from studies.collect import Result
-from studies.plan import Study
+from studies.result_files import Result
+from studies.results_plan import Study
 
 Results = Mapping[str, Mapping[int, Result]]  # arm -> seed -> result
 

@@ -1,4 +1,4 @@
-"""Plays an entry of the paper: one comparison per column, then the lines of its table.
+"""Plays an entry of the paper: one comparison per column, all of them in one pool, then the lines of its table.
 
 Runs lie in `OUT/SCALE/SETTINGS/METHOD/seed-S`, named by their settings: entries that need the same run share it, and an
 entry that was interrupted continues.
@@ -12,7 +12,8 @@ from typing import Any
 
 from fedal import data as data_sources
 from fedal import methods as known_methods
-from fedal.campaigns.compare import Watcher, compare
+from fedal.campaigns.compare import plan_comparison
+from fedal.campaigns.job import Watcher
 from fedal.campaigns.paper.entries import (
     FIGURE_ONLY,
     FULL_SEEDS,
@@ -20,17 +21,17 @@ from fedal.campaigns.paper.entries import (
     PRETRAIN_SHARE,
     STAND_IN,
     Column,
-    Entry,
+    PaperEntry,
     full_settings,
     small_settings,
 )
-from fedal.campaigns.paper.outcome import Line, Outcome, Scale, config_words
+from fedal.campaigns.paper.outcome import Outcome, Scale, TableLine, config_words
+from fedal.campaigns.pool import play_jobs
 from fedal.data.check import check
-from fedal.errors import Stopped
 
 
 def play(
-    entry: Entry,
+    entry: PaperEntry,
     scale: Scale,
     out: Path,
     *,
@@ -45,17 +46,20 @@ def play(
     if scale == "small":
         outcome.notes.append(_what_small_means(entry, dataset))
     n_seeds = seeds or (FULL_SEEDS if scale == "full" else entry.small_on(dataset).seeds)
-    for column in entry.columns:
-        settings = full_settings(entry, column) if scale == "full" else small_settings(entry, column, dataset)
-        if problem:
+    settings = {
+        column.name: full_settings(entry, column) if scale == "full" else small_settings(entry, column, dataset)
+        for column in entry.columns
+    }
+    if problem:
+        for column in entry.columns:
             whats = column.paper if entry.kind == "variances" else entry.methods
-            outcome.lines += [_line_without(column, what, settings, problem) for what in whats]
-        elif entry.kind == "data":
-            from fedal.campaigns.paper.measures import divide
+            outcome.lines += [_line_without(column, what, settings[column.name], problem) for what in whats]
+    elif entry.kind == "data":
+        from fedal.campaigns.paper.readings import divide
 
-            outcome.lines.append(divide(outcome, column, settings, n_seeds))
-        else:
-            _compare(outcome, column, settings, n_seeds, jobs, watch, should_stop)
+        outcome.lines += [divide(outcome, column, settings[column.name], n_seeds) for column in entry.columns]
+    else:
+        _compare(outcome, settings, n_seeds, jobs, watch, should_stop)
     return outcome
 
 
@@ -73,7 +77,7 @@ def choose_data(name: str, scale: Scale) -> tuple[str, str, str]:
     return STAND_IN, f"{STAND_IN} in place of {name}, which {state} (type: {command})", ""
 
 
-def minutes(entry: Entry, dataset: str, cores: int = 2) -> float:
+def minutes(entry: PaperEntry, dataset: str, cores: int = 2) -> float:
     """A rough estimate of how long the miniature takes on free cores."""
     if entry.kind == "data":
         return 1.0
@@ -90,7 +94,7 @@ def folder_name(settings: Mapping[str, Any]) -> str:
     return "-".join([*parts, *settings.get("instruments", ())])
 
 
-def _what_small_means(entry: Entry, dataset: str) -> str:
+def _what_small_means(entry: PaperEntry, dataset: str) -> str:
     miniature = entry.small_on(dataset)
     if entry.kind == "data":
         return f"small means: the data are {dataset}, as they are installed; nothing is trained"
@@ -107,7 +111,7 @@ def _what_small_means(entry: Entry, dataset: str) -> str:
     )
 
 
-def _small_options(entry: Entry, dataset: str) -> dict[str, Any]:
+def _small_options(entry: PaperEntry, dataset: str) -> dict[str, Any]:
     """The options of miniatures that a method of the entry has."""
     settings = entry.small_on(dataset).settings
     known = {key for name in _installed(entry) for key in known_methods.get(name).options.model_fields}
@@ -117,36 +121,41 @@ def _small_options(entry: Entry, dataset: str) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key in known}
 
 
-def _installed(entry: Entry) -> list[str]:
+def _installed(entry: PaperEntry) -> list[str]:
     return [name for name in entry.methods if name in known_methods.names()]
 
 
-def _line_without(column: Column, what: str, settings: Mapping[str, Any], reason: str) -> Line:
-    return Line(column.name, what, config_words(settings), (), column.paper.get(what, FIGURE_ONLY), reason)
+def _line_without(column: Column, what: str, settings: Mapping[str, Any], reason: str) -> TableLine:
+    return TableLine(column.name, what, config_words(settings), (), column.paper.get(what, FIGURE_ONLY), reason)
 
 
 def _compare(
     outcome: Outcome,
-    column: Column,
-    settings: dict[str, Any],
+    settings: Mapping[str, dict[str, Any]],
     seeds: int,
     jobs: int,
     watch: Watcher,
     should_stop: Callable[[], bool],
 ) -> None:
-    from fedal.campaigns.paper.measures import read_lines
+    """Plays the comparisons of all columns and reads the lines off them. `settings` are those of each column."""
+    from fedal.campaigns.paper.readings import read_lines
 
-    entry, path = outcome.entry, outcome.folder / folder_name(settings)
-    options = _small_options(entry, settings["dataset"]) if outcome.scale == "small" else {}
-    methods = _installed(entry)
-    try:
-        found = compare(methods, seeds, path, {**settings, **options}, jobs=jobs, watch=watch, should_stop=should_stop)
-    except Stopped:
-        raise Stopped("stopped; what is finished is kept. Type the same command again to continue.") from None
-    outcome.rows[column.name] = found.rows
-    outcome.notes += [note for note in found.notes if note not in outcome.notes]
-    for row in found.rows:
-        outcome.lines += read_lines(outcome, column, row, settings, path)
-    for name in entry.methods:
-        if name not in methods:
-            outcome.lines.append(_line_without(column, name, settings, "this method is not installed"))
+    entry = outcome.entry
+    installed = _installed(entry)
+    plans = []
+    for name, each in settings.items():
+        options = _small_options(entry, each["dataset"]) if outcome.scale == "small" else {}
+        path, label = outcome.folder / folder_name(each), name if len(settings) > 1 else ""
+        plans.append(plan_comparison(installed, seeds, path, {**each, **options}, label))
+    ended = iter(
+        play_jobs([job for plan in plans for job in plan.all_jobs], jobs, watch=watch, should_stop=should_stop)
+    )
+    for column, plan in zip(entry.columns, plans, strict=True):
+        found = plan.conclude([next(ended) for _ in plan.all_jobs])
+        outcome.rows[column.name] = found.rows
+        outcome.notes += [note for note in found.notes if note not in outcome.notes]
+        for row in found.rows:
+            outcome.lines += read_lines(outcome, column, row, settings[column.name], plan.path)
+        for name in entry.methods:
+            if name not in installed:
+                outcome.lines.append(_line_without(column, name, settings[column.name], "this method is not installed"))

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedal.campaigns.compare import Row
+from fedal.campaigns.compare import MethodRuns
 from fedal.campaigns.paper.entries import FIGURE_ONLY, Column, Kind
-from fedal.campaigns.paper.outcome import Line, Outcome, config_words
+from fedal.campaigns.paper.outcome import Outcome, TableLine, config_words
 from fedal.config import Config
 from fedal.engine.threads import thread_workers
 from fedal.metrics import EVALUATION_BATCH
+from fedal.precision import dtype_of
 from fedal.records.folder import write_json
 from fedal.records.run import Run
-from fedal.simulate.assemble import DTYPES, assemble
-from fedal.simulate.world import prepare_world, restore_world
+from fedal.simulate.assemble import assemble
+from fedal.simulate.prepare import prepare_world, restore_world
 
 SHOWN_CLASS = 3  # of fig:fdal_com
 SHOWN_CLIENTS = 10  # of fig:svhn_data
@@ -27,25 +28,27 @@ SHOWN_CLIENTS = 10  # of fig:svhn_data
 Predict = Callable[[torch.Tensor], torch.Tensor]
 
 
-def read_lines(outcome: Outcome, column: Column, row: Row, settings: Mapping[str, Any], folder: Path) -> list[Line]:
+def read_lines(
+    outcome: Outcome, column: Column, row: MethodRuns, settings: Mapping[str, Any], folder: Path
+) -> list[TableLine]:
     """The lines of one method in one column; without runs the reason."""
     config = config_words(settings, row.method)
     place = f"{folder.name}/{row.method}"
     if not row.runs:
         reason = f"not applicable: {row.not_applicable}"
-        return [Line(column.name, row.method, config, (), column.paper.get(row.method, FIGURE_ONLY), reason)]
+        return [TableLine(column.name, row.method, config, (), column.paper.get(row.method, FIGURE_ONLY), reason)]
     values = READERS.get(outcome.entry.kind, _accuracies)(outcome, column, row)
     return [
-        Line(column.name, what, config, tuple(found), column.paper.get(what, FIGURE_ONLY), folder=place)
+        TableLine(column.name, what, config, tuple(found), column.paper.get(what, FIGURE_ONLY), folder=place)
         for what, found in values.items()
     ]
 
 
-def _accuracies(outcome: Outcome, column: Column, row: Row) -> dict[str, list[float]]:
+def _accuracies(outcome: Outcome, column: Column, row: MethodRuns) -> dict[str, list[float]]:
     return {row.method: list(row.finals("test_accuracy").values())}
 
 
-def _variances(outcome: Outcome, column: Column, row: Row) -> dict[str, list[float]]:
+def _variances(outcome: Outcome, column: Column, row: MethodRuns) -> dict[str, list[float]]:
     """loss -> the largest variance of its gradients that each run recorded."""
     return {
         name: [
@@ -55,13 +58,13 @@ def _variances(outcome: Outcome, column: Column, row: Row) -> dict[str, list[flo
     }
 
 
-def _outputs(outcome: Outcome, column: Column, row: Row) -> dict[str, list[float]]:
+def _outputs(outcome: Outcome, column: Column, row: MethodRuns) -> dict[str, list[float]]:
     matrices = [output_matrix(run) for run in row.runs]
     outcome.matrices[column.name, row.method] = matrices[0]
     return {row.method: [float(matrix[:, SHOWN_CLASS].mean()) for matrix in matrices]}
 
 
-READERS: dict[Kind, Callable[[Outcome, Column, Row], dict[str, list[float]]]] = {
+READERS: dict[Kind, Callable[[Outcome, Column, MethodRuns], dict[str, list[float]]]] = {
     "variances": _variances,
     "outputs": _outputs,
 }
@@ -75,7 +78,7 @@ def output_matrix(run: Run) -> NDArray[np.float64]:
     config = run.config
     world = restore_world(config, run.folder.partition)
     data = world.dataset
-    x = torch.as_tensor(data.test_x[data.test_y == SHOWN_CLASS]).to(config.device, DTYPES[config.precision])
+    x = torch.as_tensor(data.test_x[data.test_y == SHOWN_CLASS]).to(config.device, dtype_of(config.precision))
     with thread_workers(config.workers) as workers:
         fresh = assemble(config, world, workers).learners
     before = [_mean_probabilities(learner.predict, x) for learner in fresh.values()]
@@ -91,14 +94,14 @@ def _mean_probabilities(predict: Predict, x: torch.Tensor) -> list[float]:
     return [float(p) for p in (torch.stack(parts).sum(0) / len(x)).clamp(0, 1)]
 
 
-def divide(outcome: Outcome, column: Column, settings: Mapping[str, Any], seeds: int) -> Line:
+def divide(outcome: Outcome, column: Column, settings: Mapping[str, Any], seeds: int) -> TableLine:
     """Divides the data as the column says, for each seed; the figure shows the first one."""
     effective = []
     for seed in range(seeds):
         counts = prepare_world(Config(**{**settings, "method": "local", "seed": seed})).class_counts()
         outcome.counts.setdefault(column.name, counts[:SHOWN_CLIENTS])
         effective.append(float(np.exp(_entropies(counts)).mean()))
-    return Line(column.name, str(settings["partition"]), config_words(settings), tuple(effective))
+    return TableLine(column.name, str(settings["partition"]), config_words(settings), tuple(effective))
 
 
 def _entropies(counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError
-from fedal.records.statistics import Difference, paired_difference
-from studies.collect import Result, read_results
-from studies.figures import draw_study
-from studies.plan import Arm, Plan, Study
+from fedal.records.numbers import NONE, with_spread
+from fedal.records.statistics import Difference, mean, paired_difference
+from fedal.records.tables import as_markdown
+from studies.result_files import Result, read_results
+from studies.results_plan import Arm, ResultsPlan, Study
+from studies.study_figures import draw_study
 
 BEGIN, END = "<!-- results: written by python -m studies collect -->", "<!-- end of results -->"
-NOTHING = "–"
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Played:
     @property
     def best_first(self) -> list[Arm]:
         """Arms by their mean accuracy; those that were not played come last, in the order of the plan."""
-        return sorted(self.study.arms, key=lambda arm: -fmean(self.accuracies(arm.name).values() or [-1.0]))
+        return sorted(self.study.arms, key=lambda arm: -mean(self.accuracies(arm.name).values() or [-1.0]))
 
 
-def write_page(plan: Plan, folder: Path) -> Path:
+def write_page(plan: ResultsPlan, folder: Path) -> Path:
     """Writes the figures, and the tables between the markers of README.md."""
     page = folder / "README.md"
     text = page.read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def write_page(plan: Plan, folder: Path) -> Path:
     return page
 
 
-def generate(plan: Plan, folder: Path) -> str:
+def generate(plan: ResultsPlan, folder: Path) -> str:
     """The text between the markers."""
     played = _read(plan, folder)
     parts = [_what_was_played(played)]
@@ -65,7 +65,7 @@ def read_study(study: Study, folder: Path) -> Played:
     return Played(study, {arm.name: read_results(folder, study, arm) for arm in study.arms})
 
 
-def _read(plan: Plan, folder: Path) -> list[Played]:
+def _read(plan: ResultsPlan, folder: Path) -> list[Played]:
     return [read_study(study, folder) for study in plan.studies]
 
 
@@ -81,7 +81,7 @@ def _what_was_played(played: Sequence[Played]) -> str:
         done = sum(len(results) for results in each.results.values())
         words = ", ".join(missing) if each.has_runs else "all of it"
         rows.append([each.study.title, f"{done} of {planned}", words or "nothing"])
-    return "## What has been played\n\n" + _table(["study", "runs", "still missing"], rows)
+    return "## What has been played\n\n" + as_markdown(["study", "runs", "still missing"], rows)
 
 
 def _show_study(played: Played) -> str:
@@ -92,23 +92,23 @@ def _show_study(played: Played) -> str:
     heads += ["a fresh discriminator", "disagreement", "`fedal run --config` this"]
     rows = [_show_arm(arm, list(played.results[arm.name].values())) for arm in played.best_first]
     setting = f"[configs/{study.config_file.name}](configs/{study.config_file.name})"
-    return f"## {study.title}\n\n{setting}\n\n{_table(heads, rows)}\n\n![{study.title}](figures/{study.name}.png)"
+    return f"## {study.title}\n\n{setting}\n\n{as_markdown(heads, rows)}\n\n![{study.title}](figures/{study.name}.png)"
 
 
 def _show_arm(arm: Arm, results: Sequence[Result]) -> list[str]:
     words = f"`{' '.join(arm.words)}`"
     if not results:
-        return [arm.name, "0", "not played yet", *[NOTHING] * 6, words]
+        return [arm.name, "0", "not played yet", *[NONE] * 6, words]
     accuracies = [float(result.final["test_accuracy"]) for result in results]
     return [
         arm.name,
         str(len(results)),
-        f"{fmean(accuracies):.4f}" + (f" ± {stdev(accuracies):.4f}" if len(accuracies) > 1 else ""),
-        f"{fmean(float(result.final['test_accuracy_min']) for result in results):.3f}",
-        f"{fmean(result.team for result in results):.4f}",
+        with_spread(accuracies),
+        f"{mean(float(result.final['test_accuracy_min']) for result in results):.3f}",
+        f"{mean(result.team for result in results):.4f}",
         _along(results, "discriminator_accuracy", lambda value: f"{value:.3f}"),
         _along(results, "adversarial_grad_norm", lambda value: f"{value:.4f}"),
-        f"{fmean(result.fresh for result in results):.3f}",
+        f"{mean(result.fresh for result in results):.3f}",
         _at_the_end(results, "disagreement"),
         words,
     ]
@@ -118,13 +118,13 @@ def _along(results: Sequence[Result], key: str, show: Callable[[float], str]) ->
     """Mean along the runs, and the largest value on the way; nothing for a method without it."""
     curves = [result.curve[key] for result in results if key in result.curve]
     if not curves:
-        return NOTHING
-    return f"{show(fmean(fmean(curve) for curve in curves))} (up to {show(max(max(curve) for curve in curves))})"
+        return NONE
+    return f"{show(mean(mean(curve) for curve in curves))} (up to {show(max(max(curve) for curve in curves))})"
 
 
 def _at_the_end(results: Sequence[Result], key: str) -> str:
     values = [float(result.final[key]) for result in results if key in result.final]
-    return f"{fmean(values):.3f}" if values else NOTHING
+    return f"{mean(values):.3f}" if values else NONE
 
 
 def _answer(asks: str, pairs: Iterable[tuple[str, str]], played: Sequence[Played]) -> str:
@@ -136,16 +136,11 @@ def _answer(asks: str, pairs: Iterable[tuple[str, str]], played: Sequence[Played
             found = paired_difference(each.accuracies(first), each.accuracies(second))
             if found is not None:
                 rows.append([f"{first} − {second}", each.study.name, *_show_difference(found)])
-    return f"## {asks}\n\n{_table(heads, rows)}" if rows else ""
+    return f"## {asks}\n\n{as_markdown(heads, rows)}" if rows else ""
 
 
 def _show_difference(found: Difference) -> list[str]:
     if found.low is None or found.high is None or found.p_value is None:
-        return [str(found.seeds), f"{found.mean:+.4f}", NOTHING, NOTHING, found.verdict]
+        return [str(found.seeds), f"{found.mean:+.4f}", NONE, NONE, found.verdict]
     interval = f"{found.low:+.4f} to {found.high:+.4f}"
     return [str(found.seeds), f"{found.mean:+.4f}", interval, f"{found.p_value:.3f}", found.verdict]
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from fedal.analysis.restored import restored
-from fedal.campaigns.compare import refuse_other_run
+from fedal.campaigns.job import refuse_other_runs
 from fedal.durable import write_atomically
 from fedal.records.folder import RunFolder
 from fedal.records.run import Run
 from fedal.records.statistics import Row, round_ends
 from fedal.theory.equilibrium import check_equilibrium
 from fedal.theory.outputs import answers
-from studies.plan import Arm, Plan, Study
+from studies.results_plan import Arm, ResultsPlan, Study
 
 CURVE_POINTS = 36
 KEYS = (
@@ -65,15 +65,15 @@ class Result:
         return float(self.content["agreement"]["team_on_test"])
 
 
-def collect(plan: Plan, runs: Path, folder: Path) -> list[Path]:
+def collect(plan: ResultsPlan, runs: Path, folder: Path) -> list[Path]:
     """Writes data/STUDY/ARM/seed-S.json for every finished run; files of runs that lie elsewhere stay."""
     written = []
     for study in plan.studies:
         arms = {arm.name: arm for arm in study.arms}
         for job in study.jobs(runs):
-            path = result_path(folder, study, arms[job.method], job.seed)
+            path = result_path(folder, study, arms[job.name], job.seed)
             if _is_news(RunFolder(job.folder).summary, path):
-                refuse_other_run(job, {})
+                refuse_other_runs([job])
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, _as_text(extract(Run(job.folder))).encode())
                 written.append(path)
@@ -110,15 +110,15 @@ def extract(run: Run) -> dict[str, Any]:
 def _agreement(run: Run) -> dict[str, Any]:
     """How alike the final models answer, as `fedal analyse` sees it, and how good the mean of their logits is."""
     with restored(run) as found:
-        site, learners = found.site, found.site.assembly.learners.values()
+        view, learners = found.view, found.view.learners.values()
         on_public, on_test = (
-            answers(learners, site.public),
-            answers(learners, torch.as_tensor(site.world.dataset.test_x)),
+            answers(learners, view.public),
+            answers(learners, torch.as_tensor(view.world.dataset.test_x)),
         )
-        measured = asdict(check_equilibrium(on_public, site.discriminator, site.clients, run.config.seed))
-        measured["team_on_test"] = _accuracy(on_test.mean(0), torch.as_tensor(site.world.dataset.test_y))
-        if site.public_labels is not None:
-            measured["team_on_public"] = _accuracy(on_public.mean(0), site.public_labels)
+        measured = asdict(check_equilibrium(on_public, view.discriminator, view.clients, run.config.seed))
+        measured["team_on_test"] = _accuracy(on_test.mean(0), torch.as_tensor(view.world.dataset.test_y))
+        if view.public_labels is not None:
+            measured["team_on_public"] = _accuracy(on_public.mean(0), view.public_labels)
         return measured
 
 

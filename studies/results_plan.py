@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedal.campaigns.compare import Job
+from fedal.campaigns.job import Job
 from fedal.config import Config, load_config, read_toml
 from fedal.errors import ConfigError
 
@@ -47,7 +47,8 @@ class Study:
         """One seed after the other, so that every arm has been played once before any is played twice."""
         for seed in self.seeds:
             for arm in self.arms:
-                yield Job(arm.name, seed, self.config(arm, seed), runs / self.name / arm.name / f"seed-{seed}")
+                config = self.config(arm, seed).with_(workers=1)  # one core per run
+                yield Job(arm.name, seed, config, runs / self.name / arm.name / f"seed-{seed}")
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResultsPlan:
     """All studies in the order in which they are played, and what is asked of them."""
 
     studies: tuple[Study, ...]
@@ -70,16 +71,16 @@ class Plan:
         """In the order of their first study: an arm looks the same in every figure."""
         return list(dict.fromkeys(arm.name for study in self.studies for arm in study.arms))
 
-    def only(self, names: list[str]) -> Plan:
+    def only(self, names: list[str]) -> ResultsPlan:
         """The named studies, in that order; all when none is named."""
         known = {study.name: study for study in self.studies}
         unknown = [name for name in names if name not in known]
         if unknown:
             raise ConfigError(f'there is no study "{unknown[0]}". There are: {", ".join(known)}.')
-        return Plan(tuple(known[name] for name in names), self.questions) if names else self
+        return ResultsPlan(tuple(known[name] for name in names), self.questions) if names else self
 
 
-def read_plan(folder: Path = PAGE_FOLDER) -> Plan:
+def read_plan(folder: Path = PAGE_FOLDER) -> ResultsPlan:
     """plan.toml of the folder; a study's config is configs/NAME.toml beside it."""
     content = read_toml(folder / "plan.toml")
     settings = content["arms"]
@@ -94,4 +95,4 @@ def read_plan(folder: Path = PAGE_FOLDER) -> Plan:
         for study in content["studies"]
     )
     questions = tuple(Question(q["asks"], tuple((a, b) for a, b in q["pairs"])) for q in content["questions"])
-    return Plan(studies, questions)
+    return ResultsPlan(studies, questions)

@@ -1,0 +1,114 @@
+"""The pool of all campaigns: in order, around what fails, and around what others play."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedal.campaigns.job import Job
+from fedal.campaigns.pool import play_jobs
+from fedal.config import Config
+from fedal.errors import NonFiniteError, Stopped
+from fedal.records.folder import RunFolder
+from fedal.records.run import read_rows
+
+SETTINGS: dict[str, Any] = dict(
+    method="local", clients=2, models="mlp-small", iterations=4, tau=2, batch_size=8, eval_every=2, eval_samples=50
+)
+
+
+def job(folder: Path, name: str, **settings: Any) -> Job:
+    return Job(name, 0, Config(**SETTINGS | settings), folder / name)
+
+
+class News:
+    """Keeps what the pool tells: (name of the job, event)."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def __call__(self, job: Job, event: str, details: object) -> None:
+        self.told.append((job.name, event))
+
+    def of(self, event: str) -> list[str]:
+        return [name for name, each in self.told if each == event]
+
+
+def test_outcomes_are_in_the_order_of_the_jobs_and_a_failure_is_one_of_them(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "long", iterations=400), job(tmp_path, "diverges", optimizer="sgd", lr=1e30)]
+    jobs += [job(tmp_path, "mixed", method="fedavg", models=["mlp-small", "cnn-small"]), job(tmp_path, "short")]
+    ended: list[str] = []
+    outcomes = play_jobs(jobs, 2, ended=lambda outcome: ended.append(outcome.job.name))
+    assert [outcome.job for outcome in outcomes] == jobs
+    assert [outcome.run is not None for outcome in outcomes] == [True, False, False, True]
+    assert isinstance(outcomes[1].failure, NonFiniteError) and "finite" in str(outcomes[1].failure)
+    assert "one architecture" in outcomes[2].not_applicable
+    assert sorted(ended) == sorted(job.name for job in jobs)
+
+
+def test_a_failure_that_is_raised_lets_the_other_runs_save_first(tmp_path: Path) -> None:
+    endless = job(tmp_path, "endless", iterations=10**6, checkpoint_every=10**6)
+    diverges = job(tmp_path, "diverges", optimizer="sgd", lr=1e30)
+    folder = RunFolder(endless.folder)
+
+    def watch(job: Job, event: str, details: object) -> None:
+        end = time.monotonic() + 60
+        while job is diverges and not read_rows(folder.metrics) and time.monotonic() < end:
+            time.sleep(0.05)  # the news of the failure are heard when both are at work
+
+    with pytest.raises(NonFiniteError):
+        play_jobs([endless, diverges], 2, watch=watch)
+    assert list(folder.checkpoints.glob("round-*.json")) and not folder.failure.exists()
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_is_killed_fails_its_job_alone(tmp_path: Path) -> None:
+    killed, sound = job(tmp_path, "killed", iterations=10**6), job(tmp_path, "sound")
+    news = News()
+
+    def watch(job: Job, event: str, details: object) -> None:
+        news(job, event, details)
+        if (job.name, event) == ("killed", "started"):
+            (process,) = multiprocessing.active_children()
+            process.kill()
+
+    first, second = play_jobs([killed, sound], 1, watch=watch, ended=lambda outcome: None, always_apart=True)
+    assert "killed: the process of the run was ended by signal 9 (Killed)" in str(first.failure)
+    assert second.run is not None
+    assert news.of("started") == ["killed", "sound"]
+
+
+def test_a_run_of_another_process_is_left_to_it_until_the_others_are_played(tmp_path: Path) -> None:
+    busy, free = job(tmp_path, "busy"), job(tmp_path, "free")
+    with pytest.raises(Stopped, match="the same command again"):
+        play_jobs([busy], 1, should_stop=lambda: RunFolder(busy.folder).config.exists())
+    news = News()
+    with ExitStack() as other_process:
+        other_process.enter_context(RunFolder(busy.folder).locked())
+
+        def watch(job: Job, event: str, details: object) -> None:
+            news(job, event, details)
+            if (job.name, event) == ("free", "finished"):
+                other_process.close()
+
+        outcomes = play_jobs([busy, free], 1, watch=watch)
+    assert all(outcome.run is not None for outcome in outcomes)
+    assert news.of("started") == ["free", "busy"] and news.of("warned") == ["busy"]
+
+
+def test_what_another_process_has_finished_meanwhile_is_not_played(tmp_path: Path) -> None:
+    first, second = job(tmp_path, "first"), job(tmp_path, "second")
+    news = News()
+
+    def watch(job: Job, event: str, details: object) -> None:
+        news(job, event, details)
+        if (job.name, event) == ("first", "started"):
+            play_jobs([second], 1)
+
+    play_jobs([first, second], 1, watch=watch)
+    assert news.of("started") == ["first"] and news.of("finished") == ["first", "second"]
