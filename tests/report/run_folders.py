@@ -74,6 +74,7 @@ def write_server(path: Path, *, shared: Sequence[str] = CLIENTS[:2], rounds: int
         if accuracies:
             row["own_test_accuracy"] = sum(accuracies.values()) / len(accuracies)
             row["own_test_accuracy_min"] = min(accuracies.values())
+            row["own_test_accuracy_std"] = (max(accuracies.values()) - min(accuracies.values())) / 2  # of one or two
         observed = {"discriminator_accuracy": 0.4, "adversarial_grad_norm": 0.03}
         rows.append({**row, **observed, "seconds": 2.5 * number, "incarnation": 7})
         for name in CLIENTS:

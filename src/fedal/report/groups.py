@@ -14,7 +14,7 @@ from fedal.config import Config
 from fedal.facts import without_effect
 from fedal.records.statistics import Difference, Row, Seeds
 from fedal.report.collect import Collection, Record
-from fedal.report.measures import ACCURACY, OWN, OWN_WORST, PARTICIPANTS, WORST, Measure, derive
+from fedal.report.measures import ACCURACY, OWN, OWN_SPREAD, OWN_WORST, PARTICIPANTS, SPREAD, WORST, Measure, derive
 
 
 @dataclass
@@ -72,6 +72,10 @@ class Overview:
     @property
     def worst(self) -> Measure:
         return WORST if self.accuracy is ACCURACY else OWN_WORST
+
+    @property
+    def unevenness(self) -> Measure:
+        return SPREAD if self.accuracy is ACCURACY else OWN_SPREAD
 
     def has(self, key: str) -> bool:
         """Whether any run records it."""

@@ -59,6 +59,11 @@ OWN_WORST = Measure(
     "lowest of the sites that share it, then mean over seeds",
     "What the site that is served worst gets out of the federation, of those that share their accuracy.",
 )  # fmt: skip
+OWN_SPREAD = Measure(
+    "own_test_accuracy_std", "spread over sites", "each site's own", OWN_TESTS,
+    "standard deviation over the sites that share their accuracy, then mean over seeds",
+    "How unequal the sites are; their test data differ, too.", "points",
+)  # fmt: skip
 PARTICIPANTS = Measure(
     "participants", "participants", "-", "the round that is recorded", "mean over seeds",
     "How many clients took part to the end of the round; the others keep their weights and return at the next.",
@@ -119,7 +124,7 @@ TIME = Measure(
     "number",
 )  # fmt: skip
 
-ALL: Sequence[Measure] = (*CURVES, SPREAD, UPLOADED, DOWNLOADED, TIME)
+ALL: Sequence[Measure] = (*CURVES, SPREAD, OWN_SPREAD, UPLOADED, DOWNLOADED, TIME)
 
 
 def derive(record: Record) -> None:

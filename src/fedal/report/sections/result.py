@@ -21,7 +21,6 @@ from fedal.report.measures import (
     OWN,
     OWN_WORST,
     SERVER,
-    SPREAD,
     TIME,
     UPLOADED,
     Measure,
@@ -107,12 +106,11 @@ def _columns(overview: Overview) -> dict[str | tuple[str, str], Cell]:
     def per_client(measure: Measure) -> Cell:
         return lambda group: size(group.mean(measure.key) / (group.client_count or 1))
 
-    spread: dict[str | tuple[str, str], Cell] = {(SPREAD.name, "standard deviation"): value(SPREAD)}
     others = [OWN, OWN_WORST] * (overview.accuracy is ACCURACY) + [SERVER, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL]
     return {
         (overview.accuracy.name, "mean ± spread of seeds"): lambda group: _accuracy(group, overview.accuracy),
         (overview.worst.name, "mean of seeds"): value(overview.worst),
-        **(spread if overview.has(SPREAD.key) else {}),
+        (overview.unevenness.name, "standard deviation"): value(overview.unevenness),
         "iterations": lambda group: count(group.mean("iteration")),
         (UPLOADED.name, "per client"): per_client(UPLOADED),
         (DOWNLOADED.name, "per client"): per_client(DOWNLOADED),
