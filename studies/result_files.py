@@ -16,6 +16,7 @@ from fedal.campaigns.job import refuse_other_runs
 from fedal.durable import write_atomically
 from fedal.records.folder import RunFolder
 from fedal.records.run import Run
+from fedal.records.statistics import Row, round_ends
 from fedal.theory.equilibrium import check_equilibrium
 from fedal.theory.outputs import answers
 from studies.results_plan import Arm, ResultsPlan, Study
@@ -47,6 +48,11 @@ class Result:
     @cached_property
     def curve(self) -> dict[str, list[float]]:
         return dict(self.content["curve"])
+
+    @property
+    def rows(self) -> list[Row]:
+        """The points of the curve, as rows."""
+        return [dict(zip(self.curve, values, strict=True)) for values in zip(*self.curve.values(), strict=True)]
 
     @property
     def fresh(self) -> float:
@@ -122,7 +128,7 @@ def _accuracy(logits: torch.Tensor, labels: torch.Tensor) -> float:
 
 def thinned_curve(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """Columns over at most CURVE_POINTS evaluations while training, evenly chosen, the last one among them."""
-    ends = [row for row in rows if row["phase"] == "after_global" and not row["final"]]
+    ends = round_ends(rows, final=False)
     step = -(-len(ends) // CURVE_POINTS) or 1
     chosen = ends[::-1][::step][::-1]
     columns = {key: [_rounded(row)[key] for row in chosen] for key in KEYS if all(key in row for row in chosen)}

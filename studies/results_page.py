@@ -9,7 +9,7 @@ from pathlib import Path
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError
 from fedal.records.numbers import NONE, with_spread
-from fedal.records.statistics import Difference, mean, paired_difference, spread
+from fedal.records.statistics import Difference, mean, paired_difference
 from fedal.records.tables import as_markdown
 from studies.result_files import Result, read_results
 from studies.results_plan import Arm, ResultsPlan, Study
@@ -103,7 +103,7 @@ def _show_arm(arm: Arm, results: Sequence[Result]) -> list[str]:
     return [
         arm.name,
         str(len(results)),
-        with_spread(mean(accuracies), spread(accuracies), len(accuracies)),
+        with_spread(accuracies),
         f"{mean(float(result.final['test_accuracy_min']) for result in results):.3f}",
         f"{mean(result.team for result in results):.4f}",
         _along(results, "discriminator_accuracy", lambda value: f"{value:.3f}"),

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedal.figures.canvas import COLOURS, INK, SOFT, blank, save
-from fedal.figures.curves import STYLES
+from fedal.figures.curves import place_curve
+from fedal.records.statistics import Point, curve
 from studies.result_files import Result
 from studies.results_plan import Study
 
@@ -39,13 +40,8 @@ def _draw_curves(study: Study, results: Results, names: list[str]) -> Any:
     figure, axes = blank(1.0 + 3.6 * len(panels), 4.6, len(panels))
     for key, each in zip(panels, axes, strict=True):
         for arm in sorted(study.arms, key=lambda arm: names.index(arm.name)):
-            place = names.index(arm.name)
-            found = [result for result in results.get(arm.name, {}).values() if key in result.curve]
-            if found:
-                x, y = found[0].curve["iteration"], np.array([result.curve[key] for result in found])
-                look = {"color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place % len(STYLES)]}
-                each.plot(x, y.mean(0), label=arm.name, **look)
-                each.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
+            if points := _points(results.get(arm.name, {}), key):
+                place_curve(each, points, arm.name, names.index(arm.name))
         each.set_xlabel("iterations", fontsize=9)
         each.set_title(PANELS[key], fontsize=9, loc="left", color=INK)
         each.set_xlim(left=0)
@@ -61,21 +57,22 @@ def _draw_curves(study: Study, results: Results, names: list[str]) -> Any:
     return figure
 
 
+def _points(results: Mapping[int, Result], key: str) -> list[Point]:
+    return curve((result.rows for result in results.values()), key)
+
+
 def _look_closely(axes: Any, results: Results) -> None:
     """Shows the arms that end near the best one; lonely training, far below, would flatten them to one line.
 
     Where the best one still rises, as in a run that was cut short, everything is shown.
     """
-    curves = {
-        name: np.mean([result.curve["test_accuracy"] for result in found.values()], 0)
-        for name, found in results.items()
-    }
-    ends = {name: float(curve[-1]) for name, curve in curves.items()}
+    curves = {name: _points(found, "test_accuracy") for name, found in results.items()}
+    ends = {name: points[-1].mean for name, points in curves.items()}
     best = max(ends, key=lambda name: ends[name])
     floor = ends[best] - NEAR
-    if curves[best][len(curves[best]) // 2] < floor:
+    if curves[best][len(curves[best]) // 2].mean < floor:
         return
-    top = max(max(result.curve["test_accuracy"]) for found in results.values() for result in found.values())
+    top = max(point.high for points in curves.values() for point in points)
     axes.set_ylim(floor, top + NEAR / 16)
     below = [f"{name} ends at {end:.3f}" for name, end in ends.items() if end < floor]
     text = "\n".join(below)  # top left: where curves that rise are not

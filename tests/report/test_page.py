@@ -158,8 +158,8 @@ def test_a_strange_output_matrix_is_a_warning(tmp_path: Path, matrices: object) 
 def test_the_way_to_a_target_is_in_the_embedded_data(tmp_path: Path) -> None:
     found = overview(collect([write_comparison(tmp_path / "cmp")]))
     targets = chart_data(found)["targets"]
-    assert targets[60 - 1] == [["3 of 3", "20", "3.0 s", "2 kB"], ["3 of 3", "30", "4.5 s", "3 kB"]]
-    assert targets[62 - 1][1] == ["1 of 3", "30", "4.5 s", "3 kB"]
+    assert targets[60 - 1] == [["3 of 3", "20", "3.0 s", "2,000 B"], ["3 of 3", "30", "4.5 s", "3,000 B"]]
+    assert targets[62 - 1][1] == ["1 of 3", "30", "4.5 s", "3,000 B"]
     assert targets[99 - 1][0] == ["0 of 3", "not reached", "–", "–"]
 
 

@@ -75,5 +75,5 @@ def test_a_plan_prints_a_table_and_writes_nothing(tmp_path: Path, monkeypatch: p
     result = CliRunner().invoke(app, ["plan", "small.toml", "--rounds", "50", "--set", "tau=2", "--trial", "0"])
     assert result.exit_code == 0, result.output
     assert "fedmd on digits, 3 clients, 100 iterations (50 rounds of 2)" in result.output
-    assert re.search(r"sent up\s+384\.0 kB", result.output), result.output  # 50 * 2 * 3 * 32 * 10 * 4 bytes
+    assert re.search(r"sent up\s+0\.38 MB", result.output), result.output  # 50 * 2 * 3 * 32 * 10 * 4 bytes
     assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]

@@ -16,6 +16,7 @@ from fedal.analysis.restored import Restored, restored
 from fedal.data.dataset import Dataset
 from fedal.records.folder import without_nan, write_json
 from fedal.records.run import Run
+from fedal.records.statistics import Row, round_ends
 from fedal.simulate.assemble import OwnModels
 from fedal.theory.bounds import Bound, ClientTerms, fedal_bound, fedmd_bound
 from fedal.theory.convergence import Convergence, convergence
@@ -66,8 +67,9 @@ class Study:
         row = mean_over_clients(self.further_round)
         return {name: row[name] for name in row if name.startswith(("global_", "own_"))}
 
-    def rows(self, phase: str = "after_global") -> list[dict[str, Any]]:
-        return [row for row in self.run.metrics if row["phase"] == phase and not row["final"]]
+    def rows(self) -> list[Row]:
+        """At the ends of rounds, while training."""
+        return round_ends(self.run.metrics, final=False)
 
     def as_json(self) -> dict[str, Any]:
         config = self.run.config

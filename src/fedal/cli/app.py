@@ -288,16 +288,10 @@ def _verdict(final: dict[str, Any]) -> str:
     )
 
 
-def _size(n_bytes: float) -> str:
-    """`984 B`, `13 kB`, `0.51 MB`"""
-    if n_bytes < 1e4:
-        return f"{n_bytes:,.0f} B"
-    return f"{n_bytes / 1e3:.0f} kB" if n_bytes < 1e5 else f"{n_bytes / 1e6:.2f} MB"
-
-
 def _print_comparison(comparison: Comparison) -> None:
     from fedal import methods as known
     from fedal.messages import in_words
+    from fedal.records.numbers import duration, share, size, with_spread
 
     rows = []
     for row in comparison.rows:
@@ -309,11 +303,11 @@ def _print_comparison(comparison: Comparison) -> None:
         rows.append(
             [
                 row.method,
-                f"{row.mean('test_accuracy'):.4f} ± {row.spread('test_accuracy'):.4f}",
-                f"{row.mean('test_accuracy_min'):.4f}",
-                _size(final["up_bytes"] / clients),
-                _size(final["down_bytes"] / clients),
-                f"{row.mean('seconds'):.1f} s",
+                with_spread(row.finals("test_accuracy").values()),
+                share(row.mean("test_accuracy_min")),
+                size(final["up_bytes"] / clients),
+                size(final["down_bytes"] / clients),
+                duration(row.mean("seconds")),
                 in_words(known.get(row.method).reveals),
             ]
         )
@@ -323,20 +317,14 @@ def _print_comparison(comparison: Comparison) -> None:
 
 def _print_differences(comparison: Comparison) -> None:
     """What the seeds allow to say about each method against the first; nothing with one seed or one method."""
-    from fedal.records.statistics import paired_difference
+    from fedal.records.numbers import shown_difference
 
     with_runs = [row for row in comparison.rows if len(row.runs) > 1]
     if len(with_runs) < 2:
         return
-    first, rows = with_runs[0], []
-    for row in with_runs[1:]:
-        found = paired_difference(row.finals("test_accuracy"), first.finals("test_accuracy"))
-        if found is None:
-            continue
-        interval, p_value = "-", "-"
-        if found.low is not None and found.high is not None and found.p_value is not None:
-            interval, p_value = f"{found.low:+.4f} to {found.high:+.4f}", f"{found.p_value:.3f}"
-        rows.append([row.method, f"{found.mean:+.4f}", interval, p_value, found.verdict])
+    first = with_runs[0]
+    found = {row.method: row.difference(first, "test_accuracy") for row in with_runs[1:]}
+    rows = [[method, *shown_difference(each)] for method, each in found.items() if each is not None]
     columns = ["method", "test accuracy", "95% interval", "p (not corrected)", f"than {first.method}"]
     _print_table(f"Difference to {first.method}, paired over seeds", columns, rows)
 

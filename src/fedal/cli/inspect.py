@@ -162,8 +162,10 @@ def _print_studies(studies: list[Study]) -> None:
 
 
 def _plan_rows(plan: Plan) -> list[list[str]]:
+    from fedal.records.numbers import duration, size
+
     fast, typical, slow = plan.round_s
-    between = f"{_span(plan.seconds(fast))} to {_span(plan.seconds(slow))}"
+    between = f"{duration(plan.seconds(fast))} to {duration(plan.seconds(slow))}"
     instruments = f", {plan.instruments_s:.2f} s of instruments per recorded round" if plan.instruments_s else ""
     known = sum(plan.memory.values())
     sends = "counted at the wire" + (", exact" if plan.bytes_are_exact else "; sizes may vary with the data")
@@ -175,30 +177,15 @@ def _plan_rows(plan: Plan) -> list[list[str]]:
         "server": "what the server keeps",
     }
     return [
-        ["time", _span(plan.seconds()), f"{between} at the pace of the fastest and slowest of {plan.played} rounds; "
+        ["time", duration(plan.seconds()), f"{between} at the pace of the fastest and slowest of {plan.played} rounds; "
          "on this machine, as busy as it is now"],
         ["  a round", f"{1000 * typical:.0f} ms", f"median of {max(1, plan.played - 1)} rounds after a warm-up round"],
-        ["  evaluation", _span(plan.evaluations * plan.evaluation_s + plan.final_s),
+        ["  evaluation", duration(plan.evaluations * plan.evaluation_s + plan.final_s),
          f"{plan.evaluations} of {1000 * plan.evaluation_s:.0f} ms, and the final one{instruments}"],
-        ["memory", _size(plan.peak_bytes), "peak of this process so far, measured"],
-        *[[f"  {part}", _size(size), words[part]] for part, size in plan.memory.items() if size],
-        ["  the rest", _size(max(0, plan.peak_bytes - known)), "Python, torch, activations"],
-        ["checkpoint", _size(plan.checkpoint_bytes), "two are kept on disk; saving one holds it in memory twice"],
-        ["sent up", _size(plan.up_bytes), f"all clients, whole run; {sends}"],
-        ["sent down", _size(plan.down_bytes), f"all clients, whole run; {sends}"],
+        ["memory", size(plan.peak_bytes), "peak of this process so far, measured"],
+        *[[f"  {part}", size(n_bytes), words[part]] for part, n_bytes in plan.memory.items() if n_bytes],
+        ["  the rest", size(max(0, plan.peak_bytes - known)), "Python, torch, activations"],
+        ["checkpoint", size(plan.checkpoint_bytes), "two are kept on disk; saving one holds it in memory twice"],
+        ["sent up", size(plan.up_bytes), f"all clients, whole run; {sends}"],
+        ["sent down", size(plan.down_bytes), f"all clients, whole run; {sends}"],
     ]  # fmt: skip
-
-
-def _span(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
-
-
-def _size(n: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if n < 1000:
-            return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    return f"{n:.2f} GB"

@@ -1,4 +1,4 @@
-"""A blank figure in the house style, and how one is saved: SVG for papers, PNG for everything else."""
+"""The house style: a blank figure, its colours and labels, and how it is saved: SVG for papers, PNG for the rest."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fedal.errors import FedalError
-from fedal.figures.curves import COLOURS
 
+# Okabe and Ito's colours: told apart by colour-blind readers and in grey.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+STYLES = ["-", "--", "-.", ":"]
 INK, SOFT = "#222222", "#8a8a8a"
-
-__all__ = ["COLOURS", "INK", "SOFT", "blank", "legend_below", "save"]
 
 
 def blank(width: float, height: float, columns: int = 1, **ratios: Any) -> tuple[Any, list[Any]]:
@@ -32,6 +32,17 @@ def blank(width: float, height: float, columns: int = 1, **ratios: Any) -> tuple
         each.grid(alpha=0.25)
         each.set_axisbelow(True)
     return figure, axes
+
+
+def look(place: int) -> dict[str, str]:
+    """Colour and dash of the line at a place of the legend."""
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place % len(STYLES)]}
+
+
+def label(axes: Any, title: str = "", x: str = "", y: str = "") -> None:
+    axes.set_title(title, fontsize=10, loc="left", color=INK)
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
 
 
 def legend_below(figure: Any, axes: Any) -> None:

@@ -2,69 +2,48 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from fedal.errors import FedalError
+from fedal.figures.canvas import blank, label, look, save
+from fedal.records.statistics import Point
 
 if TYPE_CHECKING:
-    from fedal.campaigns.compare import Comparison, MethodRuns
-
-# Okabe and Ito's colours: told apart by colour-blind readers and in grey.
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-STYLES = ["-", "--", "-.", ":"]
+    from fedal.campaigns.compare import Comparison
 
 
 def plot_curves(comparison: Comparison) -> Path:
     """Writes curves.png and curves.svg beside the table."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise FedalError("plots need matplotlib. Type: pip install 'fedal[report]'") from None
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, (axes,) = blank(7, 4.5)
     shown = [row for row in comparison.rows if row.runs]
-    for index, row in enumerate(shown):
-        iterations, values = _curve(row)
-        colour, style = COLOURS[index % len(COLOURS)], STYLES[index % len(STYLES)]
-        final = f"{row.mean('test_accuracy'):.3f}"
-        axes.plot(iterations, values.mean(0), label=f"{row.method}  ({final})", color=colour, linestyle=style)
-        if len(values) > 1:
-            low, high = values.min(0), values.max(0)
-            axes.fill_between(iterations, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set_xlabel("iterations (rounds x tau)")
-    axes.set_ylabel("test accuracy, mean over clients")
+    for place, row in enumerate(shown):
+        place_curve(axes, row.curve("test_accuracy"), f"{row.method}  ({row.mean('test_accuracy'):.3f})", place)
     config = shown[0].runs[0].config if shown else None
-    if config:
-        axes.set_title(
-            f"{config.dataset}, {len(config.client_names)} clients, {config.partition}, alpha {config.alpha:g}, "
-            f"{len(comparison.seeds)} seed{'s' * (len(comparison.seeds) > 1)} (band: min to max)",
-            fontsize=10,
-        )
+    title = config and (
+        f"{config.dataset}, {len(config.client_names)} clients, {config.partition}, alpha {config.alpha:g}, "
+        f"{len(comparison.seeds)} seed{'s' * (len(comparison.seeds) > 1)} (band: min to max)"
+    )
+    label(axes, title or "", "iterations (rounds x tau)", "test accuracy, mean over clients")
     axes.set_xlim(left=0)
-    axes.grid(alpha=0.25)
     axes.legend(title="method (final)", frameon=False, loc="lower right")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    path = comparison.path / "curves.png"
-    figure.savefig(path, dpi=150)
-    figure.savefig(path.with_suffix(".svg"))
-    return path
+    return save(figure, comparison.path / "curves")[0]
 
 
-def _curve(row: MethodRuns) -> tuple[list[int], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
-    """Iterations and accuracies at the round ends that all seeds share; at the very end the final values."""
-    points: dict[int, dict[int, float]] = defaultdict(dict)
-    for run in row.runs:
-        for entry in run.metrics:
-            if entry["phase"] == "after_global":
-                points[entry["iteration"]][run.config.seed] = entry["test_accuracy"]
-    shared = sorted(iteration for iteration, values in points.items() if len(values) == len(row.runs))
-    seeds = [run.config.seed for run in row.runs]
-    return shared, np.array([[points[iteration][seed] for iteration in shared] for seed in seeds])
+def place_curve(
+    axes: Any,
+    points: Sequence[Point],
+    name: str,
+    place: int,
+    *,
+    against: Literal["iteration", "seconds", "up_bytes"] = "iteration",
+    unit: float = 1.0,
+    **how: Any,
+) -> None:
+    """The mean over seeds, and a band from the lowest to the highest, at the evaluations that all seeds have."""
+    seeds = max((point.seeds for point in points), default=0)
+    shared = [point for point in points if point.seeds == seeds]
+    x = [getattr(point, against) / unit for point in shared]
+    axes.plot(x, [point.mean for point in shared], label=name, **look(place), **how)
+    low, high = [point.low for point in shared], [point.high for point in shared]
+    axes.fill_between(x, low, high, color=look(place)["color"], alpha=0.15, linewidth=0)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedal.analysis.study import SIGMAS, Study
-from fedal.figures.canvas import COLOURS, INK, SOFT, blank, legend_below, save
+from fedal.figures.canvas import COLOURS, INK, SOFT, blank, label, legend_below, save
+from fedal.records.statistics import Row
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
-SIGMA_WORDS = {
-    "l": "own\nlabels",
-    "k": "others'\nmean",
-    "u": "adver-\nsarial",
-    "rl": "keep,\nlocal",
-    "rg": "keep,\ntransfer",
-    "n": "discrimi-\nnator",
+SIGMA_WORDS = {  # lines of a label below an axis
+    "l": ("own", "labels"),
+    "k": ("others'", "mean"),
+    "u": ("adver-", "sarial"),
+    "rl": ("keep,", "local"),
+    "rg": ("keep,", "transfer"),
+    "n": ("discrimi-", "nator"),
 }
+SIGMA_COLOURS = dict(zip(SIGMAS, COLOURS, strict=False))
 VARIANCE = r"$\mathbb{E}\,\Vert g_B - g\,\Vert^2$"
 PARTS = {  # of a bound: how it is called, its colour
     "risk": ("loss on own data", "#4C78A8"),
@@ -48,7 +50,7 @@ def draw_all(study: Study) -> list[Path]:
 def draw_zeta(study: Study) -> Any:
     """Disagreement over time, and of each client at the end."""
     figure, (time, end) = blank(9, 3.6, 2, width_ratios=[1.6, 1])
-    uploads = [(row["iteration"], row["disagreement"]) for row in study.rows() if "disagreement" in row]
+    uploads = _curve(study.rows(), "disagreement")
     of_clients = _client_curves(study, "zeta")
     for curve in of_clients.values():
         time.plot(*zip(*curve, strict=True), color=BLUE, alpha=0.3, linewidth=0.9)
@@ -60,11 +62,11 @@ def draw_zeta(study: Study) -> Any:
         time.set_xlim(left=0)
         time.set_ylim(bottom=0)
         time.legend(frameon=False, fontsize=9)
-    _label(time, "disagreement over time", "iterations", "ζ in nats")
+    label(time, "disagreement over time", "iterations", "ζ in nats")
     ranked = sorted(study.clients, key=lambda client: study.terms[client].zeta)
     end.barh(ranked, [study.terms[client].zeta for client in ranked], color=BLUE, height=0.7)
     end.grid(axis="y", visible=False)
-    _label(end, "final models, by client", "ζ in nats", "")
+    label(end, "final models, by client", "ζ in nats", "")
     return figure
 
 
@@ -94,7 +96,7 @@ def draw_bounds(study: Study) -> Any:
     axes.set_xlim(0, 1.12 * max(left.max(), study.global_loss))
     axes.grid(axis="y", visible=False)
     missing = "" if bounds[0].joint_loss is not None else ", and without λ"
-    _label(axes, "", f"nats (without the sampling term, {bounds[0].sampling:.1f} in both{missing})", "")
+    label(axes, "", f"nats (without the sampling term, {bounds[0].sampling:.1f} in both{missing})", "")
     legend_below(figure, axes)
     return figure
 
@@ -103,8 +105,7 @@ def draw_variances(study: Study) -> Any:
     """sigma^2 of each loss: a dot per client, a bar at the mean; over time where the run recorded it."""
     if not study.variances:
         return None
-    curves = {name: _curve(study, f"variance_{name}") for name in study.variances}
-    along = any(len(curve) > 1 for curve in curves.values())
+    along = any(len(_curve(study.rows(), f"variance_{name}")) > 1 for name in study.variances)
     figure, axes = blank(9.5 if along else 5.5, 3.8, 2 if along else 1)
     now = axes[-1]
     if along:
@@ -112,20 +113,28 @@ def draw_variances(study: Study) -> Any:
     for place, name in enumerate(study.variances):
         values = np.array(list(study.variances[name].values()))
         spread = np.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else np.zeros(1)
-        now.scatter(place + spread, values, s=16, color=_sigma_colour(name), alpha=0.7, linewidth=0)
+        now.scatter(place + spread, values, s=16, color=SIGMA_COLOURS[name], alpha=0.7, linewidth=0)
         now.hlines(values.mean(), place - 0.34, place + 0.34, color=INK, linewidth=1.6)
-        if along:
-            axes[0].plot(*zip(*curves[name], strict=True), color=_sigma_colour(name), marker="o", markersize=3,
-                         label=_sigma(name))  # fmt: skip
-    now.set_xticks(range(len(study.variances)), [f"{_sigma(n)}\n{SIGMA_WORDS[n]}" for n in study.variances], fontsize=8)
+    below = ["\n".join([_sigma(name), *SIGMA_WORDS[name]]) for name in study.variances]
+    now.set_xticks(range(len(below)), below, fontsize=8)
     now.set_yscale("log")
     now.grid(axis="x", visible=False)
-    _label(now, "final models: a dot per client, line = mean", "", "" if along else VARIANCE)
+    label(now, "final models: a dot per client, line = mean", "", "" if along else VARIANCE)
     if along:
+        place_variances(axes[0], study.rows())
         axes[0].set_xlim(left=0)
         legend_below(figure, axes[0])
-        _label(axes[0], "over time, mean over clients", "iterations", VARIANCE)
+        label(axes[0], "over time, mean over clients", "iterations", VARIANCE)
     return figure
+
+
+def place_variances(axes: Any, rows: Sequence[Row]) -> None:
+    """Each sigma^2 that a run recorded, along the run."""
+    for name, words in SIGMA_WORDS.items():
+        points = _curve(rows, f"variance_{name}")
+        if points:
+            text = f"{_sigma(name)} {' '.join(words).replace('- ', '')}"
+            axes.plot(*zip(*points, strict=True), color=SIGMA_COLOURS[name], marker="o", markersize=3, label=text)
 
 
 def draw_convergence(study: Study) -> Any:
@@ -145,7 +154,7 @@ def draw_convergence(study: Study) -> Any:
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.xaxis.set_minor_locator(NullLocator())
     legend_below(figure, axes)
-    _label(axes, "squared gradient norms", "rounds T", "squared norm")
+    label(axes, "squared gradient norms", "rounds T", "squared norm")
     return figure
 
 
@@ -164,8 +173,8 @@ def draw_equilibrium(study: Study) -> Any:
         apart.set_xticks(range(n), [name.removeprefix("client-") for name in study.clients], fontsize=8)
         apart.set_yticks(range(n), study.clients, fontsize=8)
     figure.colorbar(image, ax=apart, shrink=0.8).outline.set_visible(False)
-    _label(apart, "share of probability placed differently", "", "")
-    curve = _curve(study, "discriminator_accuracy")
+    label(apart, "share of probability placed differently", "", "")
+    curve = _curve(study.rows(), "discriminator_accuracy")
     end = study.rounds * study.run.config.tau
     guess.axhline(found.chance, color=INK, linestyle="--", linewidth=1)
     guess.fill_between(
@@ -184,7 +193,7 @@ def draw_equilibrium(study: Study) -> Any:
     guess.set_xlim(0, end * 1.03)
     guess.set_ylim(0, max(0.25, 1.55 * found.fresh, 1.55 * (found.discriminator or 0), 2.5 * found.chance))
     guess.legend(frameon=False, fontsize=9)
-    _label(guess, "share of outputs whose owner is guessed", "iterations", "accuracy")
+    label(guess, "share of outputs whose owner is guessed", "iterations", "accuracy")
     return figure
 
 
@@ -204,10 +213,10 @@ def draw_forgetting(study: Study) -> Any:
         changes = [(row["iteration"], 100 * (row[after] - row[before])) for row in study.rows() if before in row]
         if len(changes) > 1:
             _draw_changes(panel, changes)
-            _label(panel, f"{what}: change by each {stage}", "iterations", "percentage points" * (panel is axes[0]))
+            label(panel, f"{what}: change by each {stage}", "iterations", "percentage points" * (panel is axes[0]))
         else:
             _draw_slopes(panel, study, before, after)
-            _label(panel, f"{what}, around one {stage}", "thin: each client, thick: mean", "")
+            label(panel, f"{what}, around one {stage}", "thin: each client, thick: mean", "")
     if axes[0].get_legend_handles_labels()[1]:
         legend_below(figure, axes[0])
     return figure
@@ -245,27 +254,15 @@ FIGURES: dict[str, Callable[[Study], Any]] = {
 }
 
 
-def _curve(study: Study, column: str) -> list[tuple[int, float]]:
-    return [(row["iteration"], row[column]) for row in study.rows() if column in row]
+def _curve(rows: Sequence[Row], column: str) -> list[tuple[int, float]]:
+    return [(row["iteration"], row[column]) for row in rows if column in row]
 
 
 def _client_curves(study: Study, column: str) -> dict[str, list[tuple[int, float]]]:
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for row in study.run.client_metrics:
-        if column in row:
-            curves.setdefault(row["client"], []).append((row["iteration"], row[column]))
-    return curves
+    rows = study.run.client_metrics
+    curves = {client: _curve([row for row in rows if row["client"] == client], column) for client in study.clients}
+    return {client: curve for client, curve in curves.items() if curve}
 
 
 def _sigma(name: str) -> str:
     return rf"$\sigma^2_\mathrm{{{name}}}$"
-
-
-def _sigma_colour(name: str) -> str:
-    return COLOURS[SIGMAS.index(name)]
-
-
-def _label(axes: Any, title: str, x: str, y: str) -> None:
-    axes.set_title(title, fontsize=10, loc="left", color=INK)
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)

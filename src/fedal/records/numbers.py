@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
-if TYPE_CHECKING:
-    from fedal.records.statistics import Difference
+from fedal.records.statistics import Difference, mean, spread
 
 NONE = "–"
 NAN = "NaN"
@@ -16,8 +15,10 @@ def share(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else NAN
 
 
-def with_spread(value: float, spread: float, seeds: int) -> str:
-    return f"{value:.4f} ± {spread:.4f}" if math.isfinite(value) and seeds > 1 else share(value)
+def with_spread(values: Collection[float]) -> str:
+    """The mean, and of several values their spread: `0.9201 ± 0.0038`."""
+    middle = mean(values)
+    return f"{middle:.4f} ± {spread(values):.4f}" if math.isfinite(middle) and len(values) > 1 else share(middle)
 
 
 def signed(value: float, digits: int = 4) -> str:

@@ -32,9 +32,9 @@ def spread(values: Iterable[float]) -> float:
     return stdev(found) if len(found) > 1 and all(map(math.isfinite, found)) else 0.0
 
 
-def round_ends(rows: Iterable[Row]) -> list[Row]:
-    """The evaluations at the end of a round, the final one among them."""
-    return [row for row in rows if row["phase"] == "after_global"]
+def round_ends(rows: Iterable[Row], *, final: bool = True) -> list[Row]:
+    """The evaluations at the end of a round; `final` says whether that of the finished models is among them."""
+    return [row for row in rows if row["phase"] == "after_global" and (final or not row["final"])]
 
 
 def final_row(rows: Sequence[Row]) -> Row | None:
@@ -91,6 +91,9 @@ class Seeds(ABC):
 
     def spread(self, key: str) -> float:
         return spread(self.finals(key).values())
+
+    def difference(self, other: Seeds, key: str) -> Difference | None:
+        return paired_difference(self.finals(key), other.finals(key))
 
     def curve(self, key: str) -> list[Point]:
         return curve(map(round_ends, self.rows_by_seed.values()), key)

@@ -21,8 +21,7 @@ import numpy as np
 
 from fedal.errors import ConfigError
 from fedal.records.folder import RunFolder
-
-Row = dict[str, Any]
+from fedal.records.statistics import Row, final_row
 
 DEPTH = 3  # folders of comparisons lie this deep below the one that is asked for
 MOST_BYTES = 200_000_000  # of one file
@@ -51,14 +50,11 @@ class Record:
     @property
     def final(self) -> Row | None:
         """The row that tables use: the finished models on the whole test set."""
-        return next((row for row in reversed(self.rows) if row["final"]), None)
+        return final_row(self.rows)
 
     @property
     def final_clients(self) -> list[Row]:
         return [row for row in self.client_rows if row["final"]]
-
-    def phase(self, name: str) -> list[Row]:
-        return [row for row in self.rows if row["phase"] == name]
 
 
 @dataclass

@@ -7,20 +7,16 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
 from typing import Any
 
 from fedal.campaigns.job import IGNORED_DIFFERENCES
-from fedal.records.statistics import Difference, Reached, first_reaching, paired_difference
-from fedal.report.collect import Collection, Record, Row
+from fedal.records.statistics import Difference, Row, Seeds
+from fedal.report.collect import Collection, Record
 from fedal.report.measures import ACCURACY, derive
-
-Point = tuple[float, float, float, float, float, float, int]
-"""iteration, seconds, uploaded bytes, mean, lowest and highest over seeds, number of seeds"""
 
 
 @dataclass
-class Group:
+class Group(Seeds):
     """The runs of one method with one set of settings, one per seed."""
 
     method: str
@@ -39,40 +35,9 @@ class Group:
             (len(r.clients) or len({row.get("client") for row in r.client_rows}) for r in self.records), default=0
         )
 
-    def finals(self, key: str) -> dict[int, float]:
-        """seed -> the value in the final row."""
-        rows = {record.seed: record.final for record in self.finished}
-        return {seed: row[key] for seed, row in rows.items() if row is not None and key in row}
-
-    def mean(self, key: str) -> float:
-        """Over seeds; nan when there is no final value, or one that is not a number."""
-        values = list(self.finals(key).values())
-        return fmean(values) if values else math.nan
-
-    def spread(self, key: str) -> float:
-        """Standard deviation over seeds (n - 1); 0 for a single seed."""
-        values = list(self.finals(key).values())
-        return stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else 0.0
-
-    def curve(self, key: str) -> list[Point]:
-        """One point per evaluation at a round's end, over the seeds that have it; in the end the final values."""
-        rows: dict[float, dict[int, Row]] = defaultdict(dict)
-        for record in self.records:
-            for row in record.phase("after_global"):
-                if math.isfinite(row.get(key, math.nan)):
-                    rows[row["iteration"]][record.seed] = row
-        return [_point(iteration, list(seeds.values()), key) for iteration, seeds in sorted(rows.items())]
-
-    def reached(self, target: float) -> list[Reached]:
-        """Where each seed that got there first had the target accuracy."""
-        found = [first_reaching(record.rows, target) for record in self.records]
-        return [reached for reached in found if reached is not None]
-
-
-def _point(iteration: float, rows: Sequence[Row], key: str) -> Point:
-    values = [row[key] for row in rows]
-    seconds, sent = (fmean(row[axis] for row in rows) for axis in ("seconds", "up_bytes"))
-    return iteration, seconds, sent, fmean(values), min(values), max(values), len(values)
+    @property
+    def rows_by_seed(self) -> dict[int, list[Row]]:
+        return {record.seed: record.rows for record in self.records}
 
 
 @dataclass
@@ -95,7 +60,7 @@ class Overview:
         return max(finished, key=lambda group: group.mean(ACCURACY.key), default=None)
 
     def difference(self, group: Group, baseline: Group) -> Difference | None:
-        return paired_difference(group.finals(ACCURACY.key), baseline.finals(ACCURACY.key))
+        return group.difference(baseline, ACCURACY.key)
 
 
 def overview(collection: Collection) -> Overview:

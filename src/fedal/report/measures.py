@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedal.report.collect import Record, Row
+from fedal.records.statistics import Row, round_ends
+from fedal.report.collect import Record
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ ALL: Sequence[Measure] = (*CURVES, SPREAD, UPLOADED, DOWNLOADED, TIME)
 
 def derive(record: Record) -> None:
     """Adds the differences between phases to the rows at the end of each round."""
-    after_local = {row["iteration"]: row for row in record.phase("after_local")}
-    for row in record.phase("after_global"):
+    after_local = {row["iteration"]: row for row in record.rows if row["phase"] == "after_local"}
+    for row in round_ends(record.rows):
         local = after_local.get(row["iteration"])
         if local is not None and not row["final"] and row["up_bytes"]:  # without messages there is no transfer
             row[GAIN.key] = row["test_accuracy"] - local["test_accuracy"]

@@ -8,9 +8,20 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from fedal import methods
-from fedal.records.numbers import NONE, count, duration, p_value, share, short, signed, size, with_spread
-from fedal.records.statistics import Difference, distribution
-from fedal.report.collect import Record, Row
+from fedal.records.numbers import (
+    NONE,
+    count,
+    duration,
+    p_value,
+    share,
+    short,
+    shown_difference,
+    signed,
+    size,
+    with_spread,
+)
+from fedal.records.statistics import Difference, Point, Row, distribution
+from fedal.report.collect import Record
 from fedal.report.groups import Group, Overview
 from fedal.report.markup import Markup, definitions, element, folded, markup, table
 from fedal.report.measures import (
@@ -53,7 +64,7 @@ def headline(overview: Overview) -> Markup:
     first = element(
         "p",
         element("strong", best.label), " has the highest final test accuracy: ",
-        element("strong", with_spread(best.mean(ACCURACY.key), best.spread(ACCURACY.key), seeds)),
+        element("strong", with_spread(best.finals(ACCURACY.key).values())),
         f", mean over {best.client_count} clients", f" ± spread over {seeds} seeds." if seeds > 1 else ", one seed.",
         cls="lead",
     )  # fmt: skip
@@ -113,12 +124,12 @@ def _final_row(overview: Overview, group: Group, optional: Sequence[Measure]) ->
     seeds = str(done) if done == planned else f"{done} of {planned}"
     if not done:
         curve = group.curve(ACCURACY.key)
-        last = f"so far {curve[-1][3]:.4f} at iteration {curve[-1][0]:g}" if curve else "nothing recorded"
+        last = f"so far {curve[-1].mean:.4f} at iteration {curve[-1].iteration:g}" if curve else "nothing recorded"
         return [name, seeds, last, *[NONE] * (6 + len(optional))]
     clients = group.client_count or 1
     return [
         name, seeds,
-        element("strong", with_spread(group.mean(ACCURACY.key), group.spread(ACCURACY.key), done)),
+        element("strong", with_spread(group.finals(ACCURACY.key).values())),
         share(group.mean(WORST.key)), share(group.mean(SPREAD.key)), count(group.mean("iteration")),
         size(group.mean(UPLOADED.key) / clients), size(group.mean(DOWNLOADED.key) / clients),
         duration(group.mean(TIME.key)), *(_optional(group, measure) for measure in optional),
@@ -154,15 +165,18 @@ def _chart(overview: Overview, measure: Measure, *, wide: bool) -> Markup:
 
 def _curve_table(overview: Overview, measure: Measure) -> Markup:
     """The same numbers for those who do not see the curves."""
-    points = {group.label: {point[0]: point for point in group.curve(measure.key)} for group in overview.groups}
+    points = {group.label: {point.iteration: point for point in group.curve(measure.key)} for group in overview.groups}
     points = {label: found for label, found in points.items() if found}
     rows = []
     for iteration in sorted({iteration for found in points.values() for iteration in found}):
         cells = [found.get(iteration) for found in points.values()]
-        texts = [NONE if c is None else f"{c[3]:.4g}" + (f" ({c[4]:.4g} to {c[5]:.4g})" * (c[6] > 1)) for c in cells]
-        rows.append([f"{iteration:g}", *texts])
+        rows.append([f"{iteration:g}", *(NONE if cell is None else _show_point(cell) for cell in cells)])
     caption = f"{measure.name}: mean over seeds (lowest to highest seed) after so many iterations"
     return folded("These numbers as a table", table(caption, ["iterations", *points], rows, name=measure.name))
+
+
+def _show_point(point: Point) -> str:
+    return f"{point.mean:.4g}" + f" ({point.low:.4g} to {point.high:.4g})" * (point.seeds > 1)
 
 
 # the way to a target
@@ -210,8 +224,7 @@ def _difference_row(overview: Overview, group: Group, baseline: Group) -> list[s
     found = None if group is baseline else overview.difference(group, baseline)
     if found is None:
         return [NONE, NONE, NONE, NONE, "the baseline" if group is baseline else "no seed in common"]
-    interval = NONE if found.low is None or found.high is None else f"{signed(found.low)} to {signed(found.high)}"
-    return [str(found.seeds), signed(found.mean), interval, p_value(found.p_value), found.verdict]
+    return [str(found.seeds), *shown_difference(found)]
 
 
 def difference_table(overview: Overview) -> Markup:
