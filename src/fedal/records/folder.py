@@ -67,6 +67,15 @@ class RunFolder:
         """Why the run stopped, if it failed."""
         return self.path / "failure.json"
 
+    @property
+    def federation(self) -> Path:
+        """Of a server's folder: which federation it serves."""
+        return self.path / "federation.json"
+
+    @property
+    def is_server(self) -> bool:
+        return self.federation.exists()
+
     def refuse_if_taken(self) -> None:
         """Raises when the folder holds something already, another run above all."""
         if not self.path.exists():

@@ -1,0 +1,142 @@
+"""The result: a headline with what the seeds allow to claim, and the table of final models."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from fedal import methods
+from fedal.records.numbers import NONE, count, duration, p_value, share, short, signed, size, with_spread
+from fedal.records.statistics import Difference
+from fedal.report.groups import Group, Overview
+from fedal.report.legend import named
+from fedal.report.markup import Markup, element, markup, table
+from fedal.report.measures import (
+    ACCURACY,
+    ADVERSARIAL,
+    DISAGREEMENT,
+    DISCRIMINATOR,
+    DOWNLOADED,
+    OWN,
+    OWN_WORST,
+    SERVER,
+    SPREAD,
+    TIME,
+    UPLOADED,
+    Measure,
+)
+
+WHOSE = {"clients": "each client's own", "server": "the server's", "groups": "one per group of equal models"}
+
+
+def section(overview: Overview) -> Markup:
+    return markup(_headline(overview), _final_table(overview))
+
+
+def _headline(overview: Overview) -> Markup:
+    """The result in two sentences, with what the seeds allow to claim."""
+    best, accuracy = overview.best, overview.accuracy
+    if best is None:
+        return element("p", _nothing_to_compare(overview))
+    seeds = len(best.finals(accuracy.key))
+    first = element(
+        "p",
+        element("strong", best.label), f" has the highest final {accuracy.name}: ",
+        element("strong", with_spread(best.finals(accuracy.key).values())),
+        f", mean over {_who_shares(best, accuracy)}", f" ± spread over {seeds} seeds." if seeds > 1 else ", one seed.",
+        cls="lead",
+    )  # fmt: skip
+    others = [g for g in overview.groups if g is not best and math.isfinite(g.mean(accuracy.key))]
+    if not others:
+        return first
+    second = max(others, key=lambda group: group.mean(accuracy.key))
+    found = overview.difference(best, second)
+    if found is None:
+        return markup(first, element("p", f"It shares no seed with the next, {second.label}."))
+    return markup(first, element("p", f"Next is {second.label}. {_in_words(found)}"))
+
+
+def _nothing_to_compare(overview: Overview) -> str:
+    if not any(group.finished for group in overview.groups):
+        return "No run is complete yet, so there are no final numbers; the curves show how far it got."
+    if overview.only_servers:
+        return (
+            "No site shares its accuracy (`fedal join --share-metrics`), so this page does not know how good they are."
+        )
+    return "No finished run has a final accuracy that is a number."
+
+
+def _who_shares(group: Group, accuracy: Measure) -> str:
+    """`10 clients`; of a deployed federation, those that share their accuracy: `2 of 3 sites`."""
+    if accuracy is ACCURACY:
+        return f"{group.client_count} clients"
+    rows = [row for record in group.finished for row in record.final_clients]
+    return f"{len({row.get('client') for row in rows if accuracy.key in row})} of {group.client_count} sites"
+
+
+def _in_words(found: Difference) -> str:
+    words = f"The difference, paired over {found.seeds} seed{'s' * (found.seeds > 1)}, is {signed(found.mean)}"
+    if found.low is None or found.high is None:
+        return f"{words}; {found.verdict}."
+    interval = f"95% interval {signed(found.low)} to {signed(found.high)}, p {p_value(found.p_value, equals='= ')}"
+    claim = "the two cannot be told apart" if found.low <= 0 <= found.high else "the interval excludes 0"
+    caution = " Two seeds hardly tell how large the spread is." * (found.seeds == 2)
+    return f"{words} ({interval}): {claim} with these seeds.{caution}"
+
+
+def _final_table(overview: Overview) -> Markup:
+    others = [SERVER, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL]
+    if overview.accuracy is ACCURACY:
+        others = [OWN, OWN_WORST, *others]
+    optional = [measure for measure in others if overview.has(measure.key)]
+    columns: list[str | tuple[str, str]] = ["method", "seeds", (overview.accuracy.name, "mean ± spread of seeds")]
+    columns += [(overview.worst.name, "mean of seeds"), (SPREAD.name, "standard deviation"), "iterations"]
+    columns += [(UPLOADED.name, "per client"), (DOWNLOADED.name, "per client"), TIME.name]
+    columns += [measure.name for measure in optional]
+    rows = [_final_row(overview, group, optional) for group in overview.groups]
+    where = "on the whole global test set" if overview.accuracy is ACCURACY else "on the test data of their own sites"
+    caption = (
+        f"Final models {where}: not the best evaluation on the way but the last one. "
+        f"Whose model: {_whose_models(overview)}."
+    )
+    missing = [element("p", f"{name} is not applicable: {why}") for name, why in overview.not_applicable.items()]
+    return markup(table(caption, columns, rows, name="Results", cls="numbers stacked"), *missing)
+
+
+def _whose_models(overview: Overview) -> str:
+    """`each client's own`, or which methods have which where they differ."""
+    whose: dict[str, list[str]] = defaultdict(list)
+    for group in overview.groups:
+        known = group.method in methods.MODULES
+        whose[WHOSE[methods.get(group.method).evaluates] if known else "not known"].append(group.label)
+    if len(whose) == 1:
+        return next(iter(whose))
+    return "; ".join(f"{words} ({', '.join(labels)})" for words, labels in whose.items())
+
+
+def _final_row(overview: Overview, group: Group, optional: Sequence[Measure]) -> list[object]:
+    name = named(overview, group)
+    done, planned = len(group.finished), len(group.records)
+    seeds = str(done) if done == planned else f"{done} of {planned}"
+    if not done:
+        curve = group.curve(overview.accuracy.key)
+        last = f"so far {curve[-1].mean:.4f} at iteration {curve[-1].iteration:g}" if curve else "nothing recorded"
+        return [name, seeds, last, *[NONE] * (6 + len(optional))]
+    clients, accuracies = group.client_count or 1, group.finals(overview.accuracy.key).values()
+    return [
+        name, seeds,
+        element("strong", with_spread(accuracies)) if accuracies else NONE,
+        _optional(group, overview.worst), _optional(group, SPREAD), count(group.mean("iteration")),
+        size(group.mean(UPLOADED.key) / clients), size(group.mean(DOWNLOADED.key) / clients),
+        duration(group.mean(TIME.key)), *(_optional(group, measure) for measure in optional),
+    ]  # fmt: skip
+
+
+def _optional(group: Group, measure: Measure) -> object:
+    if not group.finals(measure.key):
+        return NONE
+    value = group.mean(measure.key)
+    if measure is DISCRIMINATOR and group.client_count:
+        return markup(share(value, 3), " ", element("small", f"chance {1 / group.client_count:.3f}"))
+    return short(value) if measure.unit == "number" else share(value)
