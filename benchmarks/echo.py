@@ -7,7 +7,10 @@ from typing import Any
 
 from fedal import methods
 from fedal.messages import Consensus, Outputs
-from fedal.methods.base import ClientLogic, ClientRound, Method, PublicOptions, Replies, ServerLogic, ServerRound
+from fedal.methods.client import ClientLogic, ClientRound
+from fedal.methods.method import Method
+from fedal.methods.options import PublicOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound
 
 
 class EchoServer(ServerLogic):

@@ -12,12 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
-
 from benchmarks.races import timed
 from benchmarks.workloads import Workload, federation
 from fedal.engine import loop
-from fedal.metrics import accuracy
+from fedal.engine.player import LocalPlayer
 from fedal.seeding import BatchStream
 
 EVALUATED = 1000
@@ -31,7 +29,7 @@ def engine_share(workload: Workload, rounds: int = 3) -> float:
     spent = {"clients": 0.0, "server": 0.0, "indices": 0.0}
     with (
         federation(workload, workers=1) as assembly,
-        _clocked(loop, "_advance", "clients", spent),
+        _clocked(LocalPlayer, "take", "clients", spent),
         _clocked(loop, "_send", "server", spent),
         _clocked(BatchStream, "indices", "indices", spent),
     ):
@@ -63,12 +61,11 @@ def evaluation(workload: Workload, repeats: int = 3) -> dict[str, float]:
     """Images per second of all clients on the worker threads, and the share of a run with the default settings."""
     config = workload.config()
     with federation(workload) as assembly:
-        few = torch.arange(len(assembly.test_samples)).repeat(-(-EVALUATED // len(assembly.test_samples)))[:EVALUATED]
-        workers = assembly.federation._workers
+        tests = assembly.view.all_tests
+        few = tests.repeat(-(-EVALUATED // len(tests)))[:EVALUATED]
 
         def evaluate() -> object:
-            tests = assembly.test_samples, assembly.test_labels
-            return workers.map(lambda learner: accuracy(learner, *tests, few), assembly.learners.values())
+            return assembly.view.test_accuracies(few)
 
         evaluate()
         per_image = median(timed(evaluate) for _ in range(repeats)) / EVALUATED / workload.clients

@@ -148,10 +148,10 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
 
     import benchmarks.echo  # noqa: F401 - known by its name from here on
     from fedal.config import Config
-    from fedal.deploy.service import Plan, Service
+    from fedal.data.world import Task
+    from fedal.deploy.service import ServerPlan, Service
     from fedal.deploy.settings import Deployment
-    from fedal.methods.base import Uploads
-    from fedal.simulate.world import Task
+    from fedal.methods.server import Uploads
 
     class Timed(Service):
         """A server that plays a round when it is its turn, and says when the uploads of each exchange were there."""
@@ -176,7 +176,7 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
         folder=str(stage.folder / "server"),
     )  # fmt: skip
     public = np.zeros((300, 1, 8, 8), np.float32)
-    plan = Plan(config, deployment, Task("own", (1, 8, 8), CLASSES), public)
+    plan = ServerPlan(config, deployment, Task("own", (1, 8, 8), CLASSES), public)
     Timed(plan, log=lambda event, **fields: None).play()
 
 
@@ -208,8 +208,9 @@ class Mute:
 
 def join_fedal(stage: Stage, contender: Contender, name: str) -> None:
     import benchmarks.echo  # noqa: F401 - known by its name from here on
+    from fedal.deploy.entering import SitePlan
     from fedal.deploy.pki.authority import read_invitation
-    from fedal.deploy.site import Site, SitePlan
+    from fedal.deploy.site import Site
 
     data = stage.folder / f"{name}.npz"
     np.savez(data, x=np.zeros((100, 1, 8, 8), np.float32), y=np.arange(100) % CLASSES)

@@ -30,11 +30,12 @@ from fedal.data.streams import Samples
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.codec import encode, manifest
 from fedal.deploy.pki import authority as certs
-from fedal.deploy.service import Plan, plan_federation
+from fedal.deploy.service import ServerPlan, plan_federation
 from fedal.deploy.settings import load_federation
 from fedal.learners.torch_learner import TorchLearner
 from fedal.messages import Message, Weights
-from fedal.simulate.assemble import DTYPES, axis_lengths, build_learner
+from fedal.precision import dtype_of
+from fedal.simulate.build import axis_lengths, build_learner
 from fedal.simulate.export import export_sites
 
 METHODS = ("fedal", "fedmd", "fedavg")
@@ -46,7 +47,7 @@ FRAME_BYTES = 5 + 9 + 22  # of a message: gRPC's prefix, an HTTP/2 frame's head,
 PART_BYTES = 16384  # a long message goes as frames and records of this size
 
 
-def prepare(folder: Path, method: str, seed: int, iterations: int) -> Plan:
+def prepare(folder: Path, method: str, seed: int, iterations: int) -> ServerPlan:
     """Config, certificates and data, as an operator would make them."""
     table = {"listen": f"127.0.0.1:{PORT}", "certificates": str(folder / "certs/server"), "deadline_s": 300.0}
     run = {"method": method, "preset": "paper", "dataset": "mnist", "models": "lenet5", "clients": 10, "alpha": 1.0}
@@ -128,7 +129,7 @@ def point(row: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def compare_bytes(plan: Plan, first: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
+def compare_bytes(plan: ServerPlan, first: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
     """What passed the link between the first and the last evaluation, beside what meter and framing say."""
     found: dict[str, Any] = {}
     rounds = last["round"] - first["round"]
@@ -145,10 +146,10 @@ def compare_bytes(plan: Plan, first: dict[str, Any], last: dict[str, Any]) -> di
     return found
 
 
-def message_bytes(plan: Plan, way: str) -> tuple[int, int]:
+def message_bytes(plan: ServerPlan, way: str) -> tuple[int, int]:
     """Of the message that the method sends in this direction: its payload as the meter counts, and as protobuf."""
     config = plan.config
-    method, dtype = config.method_object(), DTYPES[config.precision]
+    method, dtype = config.method_object(), dtype_of(config.precision)
     kind: type[Message] = (method.up if way == "up" else method.down)[0]
     if kind is Weights:
         learner = build_learner(config, plan.task, "client-00", "lenet5", Samples(plan.public_x, dtype))

@@ -14,11 +14,12 @@ from torch.utils.data import TensorDataset
 from benchmarks.naive import NaiveFedAL
 from fedal.config import Config
 from fedal.data.dataset import Dataset
+from fedal.data.world import World
 from fedal.engine.threads import thread_workers
 from fedal.methods.outputs.fedal import FedALServer
+from fedal.precision import dtype_of
 from fedal.seeding import BatchStream
-from fedal.simulate.assemble import DTYPES, Assembly, assemble
-from fedal.simulate.world import World
+from fedal.simulate.assemble import Assembly, assemble
 
 PUBLIC, PER_CLIENT = 1000, 200  # samples
 
@@ -69,7 +70,7 @@ class Contest:
         self.workload, self.assembly, self._t = workload, assembly, 0
         server = assembly.federation.server
         assert isinstance(server, FedALServer)
-        dtype = DTYPES[config.precision]
+        dtype = dtype_of(config.precision)
         data = world.dataset
         x, y = torch.as_tensor(data.train_x).to(dtype), torch.as_tensor(data.train_y)
         steps = range(rounds * workload.tau)

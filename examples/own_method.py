@@ -5,40 +5,42 @@ from dataclasses import dataclass
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 import fedal
 from fedal.aggregate import leave_one_out
 from fedal.losses import d_kl
 from fedal.messages import Leak, Message, Outputs
-from fedal.methods import base
+from fedal.methods.client import ClientLogic, ClientRound
+from fedal.methods.method import Method
+from fedal.methods.options import TransferOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, stack_outputs
 
 
-class VoteOptions(base.TransferOptions):
+class VoteOptions(TransferOptions):
     sharpen: float = Field(1.0, gt=0, description="exponent on the mean: above 1, a blurred teacher becomes crisper")
 
 
 @dataclass(frozen=True)
 class Vote(Message):  # what may come down: one tensor of B samples x K classes, and how many clients it is made of
-    probs: Tensor
+    probs: torch.Tensor
     count: int
     leak = Leak.PUBLIC_OUTPUTS
     layout = {"probs": ("B", "K")}  # noqa: RUF012
 
 
-class VoteServer(base.ServerLogic):
-    def round(self, t: int, clients: Sequence[str]) -> base.ServerRound:
-        reply: base.Replies | None = None
+class VoteServer(ServerLogic):
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        reply: Replies | None = None
         for _ in range(self.hp.tau):
             up = yield reply
-            present, f = base.stack_outputs(clients, up)
+            present, f = stack_outputs(clients, up)
             mean = torch.softmax(f / self.hp.temperature, -1).mean(0)
             reply = {n: Vote(mean, len(present)) for n in present}
         return reply
 
 
-class VoteClient(base.ClientLogic):
-    def round(self, t: int) -> base.ClientRound:
+class VoteClient(ClientLogic):
+    def round(self, t: int) -> ClientRound:
         self.local_training(t)
         for _x, f in self.public_passes(t):
             down = yield Outputs(f)
@@ -47,10 +49,8 @@ class VoteClient(base.ClientLogic):
             self.step(distillation=d_kl(teacher, f, self.hp.temperature))
 
 
-METHOD = base.Method(
-    "vote", "distil the mean probabilities of the others", VoteOptions, VoteClient, VoteServer,
-    up=(Outputs,), down=(Vote,), needs=frozenset({"public"}),
-)  # fmt: skip
+METHOD = Method("vote", "distil the mean probabilities of the others", VoteOptions, VoteClient, VoteServer,
+                up=(Outputs,), down=(Vote,), needs=frozenset({"public"}))  # fmt: skip
 
 if __name__ == "__main__":
     fedal.methods.register(METHOD)

@@ -110,15 +110,15 @@ def extract(run: Run) -> dict[str, Any]:
 def _agreement(run: Run) -> dict[str, Any]:
     """How alike the final models answer, as `fedal analyse` sees it, and how good the mean of their logits is."""
     with restored(run) as found:
-        site, learners = found.site, found.site.assembly.learners.values()
+        view, learners = found.view, found.view.learners.values()
         on_public, on_test = (
-            answers(learners, site.public),
-            answers(learners, torch.as_tensor(site.world.dataset.test_x)),
+            answers(learners, view.public),
+            answers(learners, torch.as_tensor(view.world.dataset.test_x)),
         )
-        measured = asdict(check_equilibrium(on_public, site.discriminator, site.clients, run.config.seed))
-        measured["team_on_test"] = _accuracy(on_test.mean(0), torch.as_tensor(site.world.dataset.test_y))
-        if site.public_labels is not None:
-            measured["team_on_public"] = _accuracy(on_public.mean(0), site.public_labels)
+        measured = asdict(check_equilibrium(on_public, view.discriminator, view.clients, run.config.seed))
+        measured["team_on_test"] = _accuracy(on_test.mean(0), torch.as_tensor(view.world.dataset.test_y))
+        if view.public_labels is not None:
+            measured["team_on_public"] = _accuracy(on_public.mean(0), view.public_labels)
         return measured
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedal.figures.canvas import COLOURS, INK, SOFT, blank, save
+from fedal.figures.canvas import COLOURS, INK, SOFT, blank, label, legend_below, save
 from fedal.figures.curves import place_curve
 from fedal.records.statistics import Point, curve
 from studies.result_files import Result
@@ -42,8 +42,7 @@ def _draw_curves(study: Study, results: Results, names: list[str]) -> Any:
         for arm in sorted(study.arms, key=lambda arm: names.index(arm.name)):
             if points := _points(results.get(arm.name, {}), key):
                 place_curve(each, points, arm.name, names.index(arm.name))
-        each.set_xlabel("iterations", fontsize=9)
-        each.set_title(PANELS[key], fontsize=9, loc="left", color=INK)
+        label(each, PANELS[key], "iterations")
         each.set_xlim(left=0)
         if key == "discriminator_accuracy":
             chance = 1 / len(study.config(study.arms[0], study.seeds[0]).client_names)
@@ -53,7 +52,7 @@ def _draw_curves(study: Study, results: Results, names: list[str]) -> Any:
             _look_closely(each, results)
         else:
             each.set_yscale("log")
-    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=8, ncols=4, loc="outside lower center")
+    legend_below(figure, axes[0])
     return figure
 
 

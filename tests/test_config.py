@@ -115,6 +115,25 @@ def test_the_paper_preset_fills_what_is_not_given_and_nothing_else() -> None:
     assert Config(method="fedmd", dataset="mnist", preset="paper").tau == 1
 
 
+@pytest.mark.parametrize(
+    ("dataset", "clients", "iterations", "lr", "public_size"),
+    [
+        ("mnist", 10, 5000, 1e-3, 1000),
+        ("svhn", 20, 5000, 1e-3, 1000),
+        ("cifar10", 15, 5000, 1e-3, 1000),
+        ("cinic10", 10, 10_000, 1e-3, 1000),
+        ("celeba", 20, 10_000, 1e-4, 1000),
+        ("fashion-mnist", 10, 5000, 1e-3, 1000),  # not in the paper
+        ("digits", 10, 5000, 1e-3, None),  # not in the paper, and too small for its public set
+    ],
+)
+def test_the_paper_preset_follows_the_data_set(
+    dataset: str, clients: int, iterations: int, lr: float, public_size: int | None
+) -> None:
+    found = Config(dataset=dataset, alpha=2, preset="paper")
+    assert (found.clients, found.iterations, found.lr, found.public_size) == (clients, iterations, lr, public_size)
+
+
 def test_a_config_survives_its_way_through_a_file(tmp_path: Path) -> None:
     config = Config(
         method="fedal",

@@ -9,7 +9,9 @@ import torch
 
 from fedal import messages, methods
 from fedal.messages import Consensus, Guidance, Leak, Message, Outputs, in_words
-from fedal.methods.base import ClientLogic, Method, MethodOptions
+from fedal.methods.client import ClientLogic
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
 
 
 def test_a_message_cannot_be_changed() -> None:

@@ -16,7 +16,7 @@ from fedal.errors import NonFiniteError, WireError
 from fedal.quantise import LabelCodec, code_of, codeword, codeword_bits, dequantise, quantise
 from fedal.seeding import Indices
 
-FLOAT = torch.float32
+FLOAT, CPU = torch.float32, "cpu"
 
 
 def random_probs(samples: int, classes: int, seed: int = 0, scale: float = 3.0) -> Tensor:
@@ -103,7 +103,7 @@ def test_what_goes_in_comes_out(data: st.DataObject) -> None:
     for seed in range(data.draw(st.integers(1, 5))):
         batch = np.array(data.draw(st.lists(st.integers(0, 11), min_size=1, max_size=9)))
         labels = random_probs(len(batch), classes, seed)
-        decoded = ends[1].decode(ends[0].encode(labels, batch), batch, FLOAT)
+        decoded = ends[1].decode(ends[0].encode(labels, batch), batch, FLOAT, CPU)
         assert torch.equal(decoded, labels if bits == 32 else dequantise(quantise(labels, bits), bits, FLOAT))
     assert all(torch.equal(a, b) for a, b in zip(*(end.state_dict().values() for end in ends), strict=True))
 
@@ -120,7 +120,7 @@ def test_32_bits_are_the_numbers_as_they_are(dtype: torch.dtype) -> None:
     logits = 100 * torch.randn(32, 10, dtype=dtype, generator=torch.Generator().manual_seed(0))
     packed = encoder.encode(logits, np.arange(32))
     assert len(packed) == 320 * dtype.itemsize
-    assert torch.equal(decoder.decode(packed, np.arange(32), dtype), logits)
+    assert torch.equal(decoder.decode(packed, np.arange(32), dtype, CPU), logits)
 
 
 def test_a_first_visit_costs_a_codeword_and_a_later_one_a_bit_and_what_changed() -> None:
@@ -140,7 +140,7 @@ def test_a_codec_that_forgot_starts_with_first_visits() -> None:
     encoder, decoder = pair(2)
     batch = np.arange(16)
     for _ in range(2):
-        decoder.decode(encoder.encode(random_probs(16, 10), batch), batch, FLOAT)
+        decoder.decode(encoder.encode(random_probs(16, 10), batch), batch, FLOAT, CPU)
         encoder.reset()
         decoder.reset()
     assert len(encoder.encode(random_probs(16, 10), batch)) == 16
@@ -149,14 +149,14 @@ def test_a_codec_that_forgot_starts_with_first_visits() -> None:
 def test_the_memory_survives_a_save() -> None:
     ends = pair(4)
     batch = np.arange(32)
-    ends[1].decode(ends[0].encode(random_probs(32, 10), batch), batch, FLOAT)
+    ends[1].decode(ends[0].encode(random_probs(32, 10), batch), batch, FLOAT, CPU)
     restored = pair(4)
     for end, new in zip(ends, restored, strict=True):
         new.load_state_dict(end.state_dict())
     labels = random_probs(32, 10, scale=2.9)
     packed = restored[0].encode(labels, batch)
     assert torch.equal(packed, ends[0].encode(labels, batch))
-    assert torch.equal(restored[1].decode(packed, batch, FLOAT), ends[1].decode(packed, batch, FLOAT))
+    assert torch.equal(restored[1].decode(packed, batch, FLOAT, CPU), ends[1].decode(packed, batch, FLOAT, CPU))
 
 
 @pytest.mark.parametrize("bits", [1, 3, 32])
@@ -166,15 +166,15 @@ def test_bytes_of_a_wrong_number_are_refused(bits: int, damage: str) -> None:
     packed = encoder.encode(random_probs(32, 10), np.arange(32))
     wrong = {"too few": packed[:-1], "none": packed[:0], "too many": torch.cat([packed, packed[:1] * 0])}[damage]
     with pytest.raises(WireError, match="bytes"):
-        decoder.decode(wrong, np.arange(32), FLOAT)
+        decoder.decode(wrong, np.arange(32), FLOAT, CPU)
 
 
 def test_a_codeword_that_names_nothing_is_refused() -> None:
     _, decoder = pair(1)
     with pytest.raises(WireError, match="codeword 15 names no soft label of 10 classes"):
-        decoder.decode(torch.tensor([0xFF], dtype=torch.uint8), ids(0, 1), FLOAT)
+        decoder.decode(torch.tensor([0xFF], dtype=torch.uint8), ids(0, 1), FLOAT, CPU)
     with pytest.raises(WireError, match="too many"):  # the padding is not zero
-        decoder.decode(torch.tensor([0x01], dtype=torch.uint8), ids(0), FLOAT)
+        decoder.decode(torch.tensor([0x01], dtype=torch.uint8), ids(0), FLOAT, CPU)
     assert not decoder.state_dict()["last"].any(), "what was refused is not remembered"
 
 
@@ -190,4 +190,4 @@ def test_labels_that_are_not_finite_are_refused(bits: int, value: float) -> None
 def test_bytes_that_are_no_finite_numbers_are_refused() -> None:
     packed = torch.full((2, 10), math.nan).view(-1).view(torch.uint8)
     with pytest.raises(NonFiniteError, match="soft labels"):
-        pair(32)[1].decode(packed, ids(0, 1), FLOAT)
+        pair(32)[1].decode(packed, ids(0, 1), FLOAT, CPU)

@@ -152,7 +152,7 @@ def drawn_public_batches(method: str, tau: int, rounds: int) -> list[str | None]
     federation = build_federation(method, tau=tau)
     digests: list[str | None] = []
     anna = federation.clients["anna"]
-    federation._observe = lambda uploads: digests.append(anna.public.drawn)
+    federation.watch.exchanged = lambda uploads: digests.append(anna.public.drawn)
     play(federation, rounds)
     return digests
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from fedal import methods
 from fedal.config import ClientConfig, Config
 from fedal.data.dataset import Dataset
+from fedal.data.world import World
 from fedal.engine.loop import Federation, Workers
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
-from fedal.methods.base import Method
+from fedal.methods.method import Method
 from fedal.models.classifier import Classifier
 from fedal.seeding import torch_seeded
 from fedal.simulate.assemble import assemble
-from fedal.simulate.world import World
 
 BATCH, CLASSES, SHAPE = 8, 3, (1, 4, 4)
 
@@ -104,14 +104,21 @@ def build_federation(
         }
         own = {client: wrap(learner) for client, learner in learners.items()}
         world = world or tiny_world(tuple(nets))
-        assembly = assemble(config, world, workers or InOrder(), own_models=own, observe=observe)
-        return assembly.federation
+        federation = assemble(config, world, workers or InOrder(), own_models=own).federation
+        federation.watch.exchanged = observe
+        return with_logics(federation)
 
 
 def build_of_table_models(method: str, model: str = "mlp-small", clients: int = 3, **options: Any) -> Federation:
     """A federation whose clients all have one model of the table: fits methods that ask for features or weights."""
     config = Config(method=method, clients=clients, models=model, batch_size=BATCH, lr=0.01, options=options)
-    return assemble(config, tiny_world(config.client_names), InOrder()).federation
+    return with_logics(assemble(config, tiny_world(config.client_names), InOrder()).federation)
+
+
+def with_logics(federation: Federation) -> Federation:
+    """The clients' halves by name, for tests that look into them."""
+    federation.clients = {name: player.logic for player in federation.players for name in player.names}  # type: ignore[attr-defined]
+    return federation
 
 
 @contextmanager
@@ -153,22 +160,12 @@ def play(federation: Federation, rounds: int | range) -> Federation:
 
 def state_of(federation: Federation) -> dict[str, Any]:
     """All that a run saves of a federation."""
-    return {
-        "wire": federation.wire.state_dict(),
-        "server": federation.server.state_dict(),
-        "clients": {
-            client: {"learner": logic.learner.state_dict(), "method": logic.state_dict()}
-            for client, logic in federation.clients.items()
-        },
-    }
+    state = federation.state_dict()
+    return {**state, "clients": {client: ask() for client, ask in state["clients"].items()}}
 
 
 def restore(federation: Federation, state: Mapping[str, Any]) -> Federation:
-    federation.wire.load_state_dict(state["wire"])
-    federation.server.load_state_dict(state["server"])
-    for client, logic in federation.clients.items():
-        logic.learner.load_state_dict(state["clients"][client]["learner"])
-        logic.load_state_dict(state["clients"][client]["method"])
+    federation.load_state_dict(state)
     return federation
 
 

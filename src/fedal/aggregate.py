@@ -85,12 +85,13 @@ class ClassSums:
     counts: Tensor  # (K,)
 
     @classmethod
-    def empty(cls, n_classes: int, width: int) -> ClassSums:
-        return cls(torch.zeros(n_classes, width, dtype=torch.float64), torch.zeros(n_classes, dtype=torch.int32))
+    def empty(cls, n_classes: int, width: int, device: torch.device) -> ClassSums:
+        sums = torch.zeros(n_classes, width, dtype=torch.float64, device=device)
+        return cls(sums, sums.new_zeros(n_classes, dtype=torch.int32))
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
         """(B, width), (B,)"""
-        self.sums.index_add_(0, labels, rows.to(self.sums))
+        self.sums.index_add_(0, labels, rows.to(self.sums.dtype))
         self.counts += torch.bincount(labels, minlength=len(self.counts))
 
     def means(self, dtype: torch.dtype) -> Tensor:
@@ -105,13 +106,15 @@ def class_weights(counts: Tensor, by: Literal["clients", "samples"]) -> Tensor:
 
 def class_means(rows: Tensor, weights: Tensor) -> Tensor:
     """Per class the weighted mean over those who have it; zeros where nobody does.  (N, K, d), (N, K) -> (K, d)"""
-    return torch.einsum("nk,nkd->kd", _shares(weights, 0).to(rows), rows)
+    return torch.einsum("nk,nkd->kd", _shares(weights, 0).to(rows.dtype), rows)
 
 
 def class_means_of_others(rows: Tensor, weights: Tensor) -> Tensor:
     """For each client the same over the others, never itself.  (N, K, d), (N, K) -> (N, K, d)"""
-    others = weights * (1 - torch.eye(len(weights)).to(weights))[:, :, None]  # (N, N, K): what m weighs for n
-    return torch.einsum("nmk,mkd->nkd", _shares(others, 1).to(rows), rows)
+    others = (
+        weights * (1 - torch.eye(len(weights), device=weights.device))[:, :, None]
+    )  # (N, N, K): what m weighs for n
+    return torch.einsum("nmk,mkd->nkd", _shares(others, 1).to(rows.dtype), rows)
 
 
 def other_owners(counts: Tensor) -> Tensor:

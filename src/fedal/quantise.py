@@ -4,7 +4,8 @@ A code of b bits is K whole numbers that sum to m = 2^b - 1: a point of the simp
 C(m+K-1, K-1) of them; each has a number (its codeword), written with the fewest bits that can name all. Delta coding
 keeps, at both ends, the last code of every public sample: a sample seen before costs one bit that says whether its
 code changed, and the new codeword if so; a sample seen for the first time costs its codeword.
-32 bits stand for no quantiser: the numbers travel as they are.
+32 bits stand for no quantiser: the numbers travel as they are. Bits are counted in Python: bytes and codes lie on the
+CPU, whatever device the soft labels are on.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class LabelCodec:
         self._word_bits = codeword_bits(bits, n_classes) if bits != UNQUANTISED else 0
         self._last: Tensor | None = None  # the last code of each public sample; zeros: none yet, for a code sums to m
         if delta and bits != UNQUANTISED:
-            self._last = torch.zeros(n_samples, n_classes, dtype=torch.uint8 if bits <= 8 else torch.int32)
+            self._last = torch.zeros(
+                n_samples, n_classes, dtype=torch.uint8 if bits <= 8 else torch.int32, device="cpu"
+            )
 
     def encode(self, labels: Tensor, ids: Indices) -> Tensor:
         """Soft labels of the public samples `ids` as bytes.  (B, K), (B,) -> (bytes,) uint8"""
@@ -98,15 +101,16 @@ class LabelCodec:
         stream = "".join(self._as_bits(code, last) for code, last in zip(codes, self._last_codes(ids), strict=True))
         self._remember(ids, codes)
         whole = -(-len(stream) // 8)
-        return torch.tensor(list(int(stream.ljust(8 * whole, "0"), 2).to_bytes(whole, "big")), dtype=torch.uint8)
+        packed = list(int(stream.ljust(8 * whole, "0"), 2).to_bytes(whole, "big"))
+        return torch.tensor(packed, dtype=torch.uint8, device="cpu")
 
-    def decode(self, packed: Tensor, ids: Indices, dtype: torch.dtype) -> Tensor:
+    def decode(self, packed: Tensor, ids: Indices, dtype: torch.dtype, device: torch.device | str) -> Tensor:
         """The soft labels that the other end encoded; raises WireError for what cannot be its bytes.  -> (B, K)"""
         if self._bits == UNQUANTISED:
             size = len(ids) * self._n_classes * dtype.itemsize
             if len(packed) != size:
                 raise WireError(f"soft labels came as {len(packed)} bytes; expected {size}.")
-            labels = packed.clone().view(dtype).view(len(ids), self._n_classes)
+            labels = packed.clone().view(dtype).view(len(ids), self._n_classes).to(device)
             if not torch.isfinite(labels).all():  # the wire sees bytes only
                 raise NonFiniteError("soft labels came as numbers that are not finite.")
             return labels
@@ -117,7 +121,7 @@ class LabelCodec:
         ]
         bits.finish()
         self._remember(ids, codes)
-        return dequantise(torch.tensor(codes), self._bits, dtype)
+        return dequantise(torch.tensor(codes, device=device), self._bits, dtype)
 
     def reset(self) -> None:
         """Forgets all codes: every sample is new again."""

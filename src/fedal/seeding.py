@@ -35,8 +35,8 @@ def partition_generator(seed: int, purpose: str) -> np.random.Generator:
 
 @contextmanager
 def torch_seeded(seed: int, purpose: str, owner: str = "") -> Iterator[None]:
-    """Torch's global generator, which weight initialisers use, holds this stream inside the block only."""
-    with torch.random.fork_rng(devices=[]):
+    """Torch's generator on the CPU, from which weights are drawn for any device, holds this stream inside the block."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(philox_key(seed, purpose, owner) >> 65)
         yield
 

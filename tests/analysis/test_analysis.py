@@ -22,10 +22,10 @@ from fedal.errors import ConfigError
 from fedal.figures.theory import FIGURES, draw_convergence, draw_forgetting, draw_variances
 from fedal.records.run import Run
 from fedal.simulate.assemble import assemble
-from fedal.simulate.world import prepare_world
+from fedal.simulate.prepare import prepare_world
 from fedal.theory.descent import Gradients
 from fedal.theory.instruments import SERVER, Forgetting
-from fedal.theory.view import Site
+from fedal.theory.view import FederationView
 from worlds import InOrder, tiny_world
 
 ALL = ("forgetting", "zeta", "gradients")
@@ -153,12 +153,13 @@ class Stage:
         self.half: dict[str, nn.Module] = {}
         self.instrument: Any = None
         world = tiny_world(config.client_names)
-        assembly = assemble(config, world, InOrder(), phase_done=self._trained)
-        self.site = Site(config.with_(batch_size=batch), world, assembly, InOrder())
-        self.federation = assembly.federation
+        assembly = assemble(config, world, InOrder())
+        self.federation, learners = assembly.federation, assembly.learners
+        self.federation.watch.phase_done = self._trained
+        self.view = FederationView(config.with_(batch_size=batch), world, self.federation, learners, InOrder())
 
     def modules(self) -> dict[str, nn.Module]:
-        return {client: copy.deepcopy(learner.module) for client, learner in self.site.assembly.learners.items()}
+        return {client: copy.deepcopy(learner.module) for client, learner in self.view.learners.items()}
 
     def _trained(self, client: str, phase: str) -> None:
         self.half[client] = self.modules()[client]
@@ -167,7 +168,7 @@ class Stage:
 
     def measured(self, instrument: type[Any], t: int = 0) -> dict[str, dict[str, float]]:
         """What an instrument finds in round t."""
-        self.instrument = instrument(self.site)
+        self.instrument = instrument(self.view)
         self.instrument.begins()
         self.federation.play_round(t)
         return self.instrument.ends()
@@ -181,7 +182,7 @@ def kl(teacher: Tensor, student: Tensor) -> Tensor:
 def test_the_clients_gradient_is_autograds_of_the_papers_objective() -> None:
     stage = Stage(adversarial=3.0, keep_global=0.5, discriminator_lr=0.01)
     stage.federation.play_round(0)
-    place, start = stage.site, stage.modules()
+    place, start = stage.view, stage.modules()
     discriminator = copy.deepcopy(place.discriminator.module)
     measured = stage.measured(Gradients, 1)
 
@@ -206,7 +207,7 @@ def test_the_clients_gradient_is_autograds_of_the_papers_objective() -> None:
 
 def test_with_batches_as_large_as_the_data_every_variance_is_zero() -> None:
     stage = Stage(batch=64, discriminator_lr=0.01)
-    rows, place = stage.measured(Gradients), stage.site
+    rows, place = stage.measured(Gradients), stage.view
     found = {name: value for client in place.clients for name, value in rows[client].items() if "variance" in name}
     assert set(found) == {f"variance_{name}" for name in ("l", "k", "u", "rl", "rg", "n")}
     assert list(found.values()) == pytest.approx([0.0] * 6, abs=1e-20)
@@ -215,12 +216,12 @@ def test_with_batches_as_large_as_the_data_every_variance_is_zero() -> None:
 def test_forgetting_shows_what_a_client_unlearns() -> None:
     """A client whose weights are spoiled while it trains forgets; one that stays as it is does not."""
     stage = Stage("local")
-    place, instrument = stage.site, Forgetting(stage.site)
+    place, instrument = stage.view, Forgetting(stage.view)
     for t in range(8):
         stage.federation.play_round(t)
     instrument.begins()
     spoiled, kept, _ = place.clients
-    learner = place.assembly.learners[spoiled]
+    learner = place.learners[spoiled]
     weights = learner.weights()
     learner.load_weights({name: -value for name, value in weights.items()})
     instrument.trained(spoiled)

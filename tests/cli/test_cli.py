@@ -140,7 +140,9 @@ def test_black_box_is_computed_and_required(own_module: Callable[[str, str], Non
         """
         from dataclasses import dataclass
         from fedal.messages import Leak, Message
-        from fedal.methods.base import ClientLogic, Method, MethodOptions
+        from fedal.methods.client import ClientLogic
+        from fedal.methods.method import Method
+        from fedal.methods.options import MethodOptions
 
         @dataclass(frozen=True)
         class Weights(Message):

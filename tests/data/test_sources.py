@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import hashlib
 import io
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedal.data
 from fedal.data import Dataset, data_folder, describe, is_installed, load, names
 from fedal.data.check import check
 from fedal.data.dataset import normalise
@@ -44,6 +46,16 @@ def test_every_name_has_a_description() -> None:
     for name in names():
         source = describe(name)
         assert source.name == name and source.summary and source.n_classes >= 2 and source.sample_shape
+
+
+def test_what_is_particular_about_a_data_set_stands_in_its_source() -> None:
+    """Settings, simulation and models know none by name, but for the default of `dataset`."""
+    package, found = Path(fedal.data.__file__).parents[1], []
+    for folder in ("config", "simulate", "models", "theory", "deploy", "engine"):
+        for path in package.glob(f"{folder}/**/*.py"):
+            constants = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+            found += [(path.name, node.value) for node in constants if node.value in names()]
+    assert found == [("settings.py", "digits")]
 
 
 def test_unknown_name_gets_the_nearest_one() -> None:

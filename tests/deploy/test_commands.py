@@ -9,8 +9,8 @@ import pytest
 import fedal as package
 from commands import fedal
 from deployments import Rehearsal, files_up_to, free_port
+from fedal.deploy.entering import checked_settings
 from fedal.deploy.refusals import Code, Refused
-from fedal.deploy.site import _checked_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +75,7 @@ def test_mistakes_in_the_deployment_table_are_named(tmp_path: Path, table: str, 
 )
 def test_a_site_refuses_settings_that_are_not_the_servers_to_make(settings: str, code: str) -> None:
     with pytest.raises(Refused) as refused:
-        _checked_settings(settings)
+        checked_settings(settings)
     assert refused.value.code == code
 
 

@@ -84,7 +84,7 @@ READERS: dict[str, Callable[[bytes, Path], None]] = {
     "a site's state": read_file(_run_of, "site.json"),
     "a list of revocations": read_file(lambda path: certs._revocations(path), "crl.pem"),
     **{f"a checkpoint's {end}": lambda raw, path, end=end: read_checkpoint_with(raw, end, path)
-       for end in (".json", ".safetensors")},
+       for end in (".json", ".tensors")},
     **{f"an invitation's {name}": lambda raw, path, name=name: read_invitation_with(raw, name, path)
        for name in ("invitation.json", *certs.PEMS)},
 }  # fmt: skip
@@ -127,7 +127,7 @@ def test_a_mutated_checkpoint_is_refused_or_is_what_was_saved(tmp_path: Path, co
 def test_hostile_checkpoints_of_a_site_fall_back_to_the_sound_one(tmp_path: Path) -> None:
     for round_ in (3, 4):
         save_checkpoint(tmp_path, round_, {"round": round_})
-    (tmp_path / "round-0000004.safetensors").write_bytes(bombs(tmp_path / "executed")[-1])
+    (tmp_path / "round-0000004.tensors").write_bytes(bombs(tmp_path / "executed")[-1])
     said: list[str] = []
     found = load_newest(tmp_path, said.append)
     assert found is not None and found[0] == 3 and "round-0000004" in said[0]

@@ -30,7 +30,7 @@ def test_a_revoked_site_is_refused_at_once_and_returns_with_a_new_certificate(tm
     rehearsal = Rehearsal(tmp_path, rounds=12, checkpoint_every=1)
     with rehearsal.service() as service:
         joined = [rehearsal.join_in_thread(site) for site in SITES]
-        wait_for(lambda: service._rounds > 1)
+        wait_for(lambda: service.journal.rounds > 1)
         revoke(rehearsal, "client-00")
         wait_for(lambda: joined[0][1])
         assert isinstance(joined[0][1][0], Refused) and joined[0][1][0].code == Code.REVOKED
@@ -54,7 +54,7 @@ def test_with_policy_continue_the_others_go_on_without_a_revoked_site(tmp_path: 
     certs.issue_client(tmp_path / "certs", "client-03", None)
     with rehearsal.service() as service:
         joined = [rehearsal.join_in_thread(site) for site in (*SITES, "client-03")]
-        wait_for(lambda: service._rounds > 1)
+        wait_for(lambda: service.journal.rounds > 1)
         revoke(rehearsal, "client-03")
         wait_for(service.folder.summary.exists)
     assert [bool(failure) for _, failure in joined] == [False, False, False, True]
@@ -118,7 +118,7 @@ def test_certificates_renewed_while_a_federation_runs_change_no_bit(tmp_path: Pa
     rehearsal, events = Rehearsal(tmp_path, rounds=12, checkpoint_every=6), []
     with rehearsal.service(lambda event, **fields: events.append(event)) as service:
         joined = [rehearsal.join_in_thread(site) for site in SITES]
-        wait_for(lambda: service._rounds > 1)
+        wait_for(lambda: service.journal.rounds > 1)
         certs.issue_server(tmp_path / "certs", ["localhost", "127.0.0.1"])
         for site in SITES:
             old = rehearsal.invitation(site)

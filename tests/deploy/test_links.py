@@ -23,8 +23,8 @@ class Scene:
         self.rehearsal, self.service, self.link, self.lost = rehearsal, service, link, lost
 
     def wait_for_rounds(self, count: int) -> None:
-        goal = self.service._rounds + count
-        wait_for(lambda: self.service._rounds >= goal)
+        goal = self.service.journal.rounds + count
+        wait_for(lambda: self.service.journal.rounds >= goal)
 
 
 @contextmanager

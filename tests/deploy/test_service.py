@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedal
 from deployments import SITES, Rehearsal, Stranger, wait_for
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.site import Site
 from fedal.errors import CheckpointError, ConfigError
+from fedal.records.run import read_rows
 from worlds import synthetic_images
 
 
@@ -48,10 +49,13 @@ def test_the_record_says_who_took_part_and_what_sites_agreed_to_send(rehearsal: 
         joined = [rehearsal.join_in_thread(site, share_metrics=site == "client-01") for site in SITES]
         wait_for(service.folder.summary.exists)
         assert [failure for _, failure in joined] == [[], [], []]
-    rows = [json.loads(line) for line in (rehearsal.folder / "server/metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["final"] and rows[-1]["participants"] == [*SITES]
-    assert list(rows[-1]["sites"]) == ["client-01"]
-    assert rows[-1]["up_bytes"] == 3 * 4 * 2 * (4 * 8 * 10)  # sites x rounds x tau x bytes
+    last = fedal.load_run(rehearsal.folder / "server").final
+    sites = {row["client"]: row for row in read_rows(rehearsal.folder / "server/clients.jsonl") if row["final"]}
+    assert last["participants"] == 3 and [row["participated"] for row in sites.values()] == [True] * 3
+    assert {site for site, row in sites.items() if "own_test_accuracy" in row} == {"client-01"}
+    assert last["own_test_accuracy"] == sites["client-01"]["own_test_accuracy"] and "test_accuracy" not in last
+    assert last["up_bytes"] == 3 * 4 * 2 * (4 * 8 * 10)  # sites x rounds x tau x bytes
+    assert sum(row["up_bytes"] for row in sites.values()) == last["up_bytes"]
 
 
 def test_a_site_that_lost_its_state_is_let_in_only_by_the_operators_word(rehearsal: Rehearsal) -> None:
@@ -91,8 +95,8 @@ def test_with_policy_continue_the_others_go_on_and_the_record_says_who_was_there
         joined = [rehearsal.join_in_thread(site) for site in SITES]  # client-03 never comes
         wait_for(service.folder.summary.exists)
         assert [failure for _, failure in joined] == [[], [], []]
-    row = json.loads((tmp_path / "server/metrics.jsonl").read_text().splitlines()[-1])
-    assert row["participants"] == [*SITES]
+    rows = [row for row in read_rows(tmp_path / "server/clients.jsonl") if row["final"]]
+    assert [row["client"] for row in rows if row["participated"]] == [*SITES] and len(rows) == 4
 
 
 def test_a_repeated_answer_is_answered_from_the_cache_and_not_applied(rehearsal: Rehearsal) -> None:
@@ -118,8 +122,8 @@ def test_a_link_that_is_cut_in_every_round_changes_no_bit_and_loses_no_round(reh
         cut: set[int] = set()
         while not service.folder.summary.exists():
             seat = service.seats["client-01"]
-            if service._rounds not in cut and service._state == "training" and seat._link is not None:
-                cut.add(service._rounds)
+            if service.journal.rounds not in cut and service.desk.state == "training" and seat._link is not None:
+                cut.add(service.journal.rounds)
                 seat._link.close()
             threading.Event().wait(0.001)
         for thread, failure in joined:

@@ -71,7 +71,7 @@ class ForkServer:
         return self._ask({"out": str(out), "config": config, "kill_after": kill_after, "die_at": die_at})
 
     def command(self, *argv: str, disk_full_at: int | None = None) -> Life:
-        """The command line in a child; while it saves round `disk_full_at`, the system refuses files above 2 kB."""
+        """The command line in a child; while it saves round `disk_full_at`, the system refuses files above 4 kB."""
         return self._ask({"argv": argv, "disk_full_at": disk_full_at, "kill_after": None})
 
     def _ask(self, request: dict[str, Any]) -> Life:
@@ -157,14 +157,14 @@ def _life(request: dict[str, Any]) -> None:
 
 def _command(request: dict[str, Any]) -> None:
     import fedal.cli
-    import fedal.simulate.run as module
+    import fedal.simulate.session as module
 
     original = module.save_checkpoint
 
     def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
         if round_ == request["disk_full_at"]:
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))
         original(folder, round_, state)
 
     module.save_checkpoint = save_checkpoint  # type: ignore[attr-defined]

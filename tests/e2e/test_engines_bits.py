@@ -21,7 +21,7 @@ from fedal.engine.threads import thread_workers
 from fedal.learners.torch_learner import TorchLearner
 from fedal.records.checkpoint import save_checkpoint
 from fedal.simulate.assemble import assemble
-from fedal.simulate.world import prepare_world
+from fedal.simulate.prepare import prepare_world
 
 SETTINGS: dict[str, Any] = dict(
     method="fedal",
@@ -99,7 +99,7 @@ def test_adding_a_client_changes_neither_models_nor_first_weights_nor_public_bat
         theirs = other.weights()
         assert all(torch.equal(value, theirs[key]) for key, value in one.weights().items())
     for t, i in [(0, 0), (7, 1), (100, 0)]:
-        batches = [each.federation.clients["client-00"].public.batch(t, i) for each in (four, five)]
+        batches = [each.view.logic("client-00").public.batch(t, i) for each in (four, five)]
         assert torch.equal(*batches)
 
 

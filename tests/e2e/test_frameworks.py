@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import fedal
 from fedal.errors import Stopped
 from fedal.learners.base import Learner
-from fedal.simulate.run import Listener
+from fedal.simulate.session import Listener
 from frameworks import in_jax, regressor, trees
 
 MAKE = {"jax": in_jax, "regressor": regressor, "trees": trees}

@@ -39,8 +39,8 @@ def deployed(seed: int, folder: Path) -> list[float]:
     finally:
         for process in (server, *sites):
             process.kill()
-    row = json.loads((folder / "server/metrics.jsonl").read_text().splitlines()[-1])
-    return [row["sites"][site]["test_accuracy"] for site in SITES]
+    rows = [json.loads(line) for line in (folder / "server/clients.jsonl").read_text().splitlines()]
+    return [row["own_test_accuracy"] for row in rows if row["final"]]
 
 
 def gains(seeds: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> NDArray[np.float64]:

@@ -14,7 +14,10 @@ from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import NonFiniteError, OutOfStepError, RunError, WireError
 from fedal.learners.torch_learner import TorchLearner
 from fedal.messages import Consensus, Guidance, Outputs
-from fedal.methods.base import ClientLogic, Method, MethodOptions, ServerLogic, stack_outputs
+from fedal.methods.client import ClientLogic
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
+from fedal.methods.server import ServerLogic, stack_outputs
 from worlds import InOrder, build_federation, conv_batch_norm, differing_clients, fingerprint, mlp, play
 
 NETS = {"anna": mlp, "ben": conv_batch_norm, "cleo": mlp}
@@ -212,7 +215,7 @@ def test_a_client_that_drops_out_in_the_middle_is_closed_and_keeps_its_weights()
 
     federation = build_federation(method(Closable), nets=NETS)
     seen: list[list[str]] = []
-    federation._observe = lambda uploads: seen.append(list(uploads))
+    federation.watch.exchanged = lambda uploads: seen.append(list(uploads))
     present = federation.play_round(0, lambda n, exchange: n == "ben" and exchange == 1)
     assert present == ["anna", "cleo"] and closed == ["ben"] and pending(federation) == []
     assert seen == [["anna", "ben", "cleo"], ["anna", "cleo"]]
@@ -311,10 +314,10 @@ def test_after_a_failed_round_the_next_one_plays() -> None:
     failed = build_federation(method(), nets=NETS)
     failed.play_round(0)
     state = {n: logic.learner.state_dict() for n, logic in failed.clients.items()}
-    failed._observe = lambda uploads: 1 / 0
+    failed.watch.exchanged = lambda uploads: 1 / 0
     with pytest.raises(ZeroDivisionError):
         failed.play_round(1)
-    failed._observe = lambda uploads: None
+    failed.watch.exchanged = lambda uploads: None
     for n, logic in failed.clients.items():
         logic.learner.load_state_dict(state[n])
     failed.play_round(1)

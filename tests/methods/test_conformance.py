@@ -20,8 +20,7 @@ from fedal.engine.threads import thread_workers
 from fedal.errors import NonFiniteError
 from fedal.learners.torch_learner import TorchFrozen, TorchLearner, TorchSettings
 from fedal.losses import d_cross_entropy
-from fedal.methods import base
-from fedal.methods.base import Anchor, weighted
+from fedal.methods.client import Anchor, ClientLogic, weighted
 from worlds import NETS, build_federation, conv_batch_norm, differing_clients, fingerprint, mlp, play
 
 ROUNDS = 3
@@ -388,4 +387,4 @@ def test_the_first_anchor_pass_of_a_stage_is_really_skipped(monkeypatch: pytest.
 
 
 def test_an_outside_method_can_use_the_same_vocabulary() -> None:
-    assert {"local_training", "public_passes", "anchor", "step"} <= set(vars(base.ClientLogic))
+    assert {"local_training", "public_passes", "anchor", "step"} <= set(vars(ClientLogic))

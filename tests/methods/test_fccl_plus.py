@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import fedal
 from fedal.config import ClientConfig, Config
 from fedal.data.dataset import Dataset
+from fedal.data.world import World
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
@@ -23,7 +24,6 @@ from fedal.losses import kl, non_target, similarities, similarity_kl
 from fedal.messages import ConsensusAndSimilarities, OutputsAndSimilarities
 from fedal.models.classifier import Classifier
 from fedal.simulate.assemble import assemble
-from fedal.simulate.world import World
 from worlds import (
     BATCH,
     CLASSES,
@@ -35,6 +35,7 @@ from worlds import (
     mlp,
     play,
     tiny_world,
+    with_logics,
 )
 
 OMEGA = 0.02
@@ -158,7 +159,7 @@ def federation_of_widths(widths: dict[str, int], **options: Any) -> Federation:
         n: TorchLearner(build_net(n, lambda w=w: of_width(w)), TorchSettings(lr=0.01), owner=n, dtype=torch.float64)  # type: ignore[misc]
         for n, w in widths.items()
     }
-    return assemble(config, tiny_world(tuple(widths)), InOrder(), own_models=own).federation
+    return with_logics(assemble(config, tiny_world(tuple(widths)), InOrder(), own_models=own).federation)
 
 
 def naive_fccl_plus(federation: Federation, models: dict[str, Any], rounds: int, renormalise: bool) -> None:
@@ -240,7 +241,7 @@ def test_an_iteration_costs_logits_and_similarities_both_ways() -> None:
 def test_an_absent_client_is_left_out_of_both_means() -> None:
     federation = build_of_table_models("fccl+", clients=3, tau=2)
     said: dict[str, Any] = {}
-    federation._observe = said.update
+    federation.watch.exchanged = said.update
     federation.play_round(0, is_absent=lambda client, exchange: client == "client-01")
     assert list(said) == ["client-00", "client-02"]
     play(federation, range(1, 2))

@@ -13,7 +13,7 @@ from torch import Tensor
 import fedal
 from fedal.learners.torch_learner import TorchSettings
 from fedal.messages import ClassOutputs, Leak
-from fedal.methods.base import ServerSetup
+from fedal.methods.server import ServerSetup
 from fedal.methods.statistics import fd
 from worlds import (
     BATCH,

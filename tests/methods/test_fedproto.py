@@ -17,8 +17,8 @@ from fedal.engine.loop import Federation
 from fedal.errors import NotApplicableError
 from fedal.learners.torch_learner import TorchSettings
 from fedal.messages import ClassFeatures, Leak
-from fedal.methods.base import ServerSetup
 from fedal.methods.features import fedproto_public
+from fedal.methods.server import ServerSetup
 from fedal.methods.statistics import fedproto
 from worlds import (
     BATCH,

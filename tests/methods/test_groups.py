@@ -13,8 +13,8 @@ from fedal.errors import NotApplicableError
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.losses import kl
 from fedal.messages import Weights
-from fedal.methods.base import ServerSetup
 from fedal.methods.parameters import feddf
+from fedal.methods.server import ServerSetup
 from worlds import BATCH, CLASSES, NETS, build_federation, build_net, differing_clients, mlp, play, same_bits
 
 ALL_DIFFERENT = {client: NETS[client] for client in ("anna", "ben", "cleo")}

@@ -15,18 +15,11 @@ from fedal.aggregate import cluster_means, nearest
 from fedal.errors import NotApplicableError
 from fedal.losses import kl, kl_to_probs, l2, l2_of_probs
 from fedal.messages import Centroids, Consensus, Outputs
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    Method,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    TransferOptions,
-    stack_outputs,
-)
+from fedal.methods.client import ClientLogic, ClientRound
+from fedal.methods.method import Method
+from fedal.methods.options import TransferOptions
 from fedal.methods.outputs.perfed_ckt import METHOD
+from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, stack_outputs
 from worlds import BATCH, CLASSES, NETS, build_federation, differing_clients, play
 
 

@@ -23,7 +23,7 @@ from fedal.methods.outputs import cfd, mhat
 from fedal.models import build
 from fedal.quantise import dequantise, quantise
 from fedal.simulate.assemble import assemble
-from fedal.simulate.world import prepare_world
+from fedal.simulate.prepare import prepare_world
 from worlds import BATCH, CLASSES, NETS, build_federation, differing_clients, fingerprint, mlp, play
 
 UNCOMPRESSED = dict(cfd.METHOD.paper_options) | {"tau": 2}

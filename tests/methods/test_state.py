@@ -10,7 +10,7 @@ import torch
 
 from fedal import methods
 from fedal.engine.loop import Federation
-from fedal.methods.base import Method
+from fedal.methods.method import Method
 from fedal.methods.outputs import fedmd
 from fedal.records.checkpoint import load_newest, save_checkpoint
 from fedal.seeding import BatchStream

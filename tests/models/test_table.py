@@ -7,13 +7,15 @@ import sys
 
 import pytest
 
+from fedal.data import SOURCES
+from fedal.data.world import Task
 from fedal.errors import ConfigError
-from fedal.models import MODELS, build, candidates, is_import_path
+from fedal.models import MODELS, build, is_import_path, suited_to
 
 
 def test_listing_the_models_does_not_import_torch():
     code = (
-        "import sys, fedal.models as m; m.candidates('svhn'); [(e.takes, e.fits((1, 8, 8))) for e in m.MODELS.values()]"
+        "import sys, fedal.models as m; m.suited_to((8,)); [(e.takes, e.fits((1, 8, 8))) for e in m.MODELS.values()]"
         "; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -32,19 +34,23 @@ def test_listing_the_models_does_not_import_torch():
     ],
 )
 def test_candidates_of_a_known_data_set(dataset, expected):
-    assert candidates(dataset) == expected
+    assert Task(dataset, (3, 40, 30), 10).candidates == expected
 
 
 def test_candidates_of_own_data_follow_its_shape():
-    assert candidates("mine", (3, 40, 30)) == ("cnn-small", "cnn-small-bn")
-    assert candidates("mine", (12,)) == ("mlp-small",)
-    with pytest.raises(ConfigError, match=r'"mine".*fedal models'):
-        candidates("mine")
+    assert Task("mine", (3, 40, 30), 10).candidates == suited_to((3, 40, 30)) == ("cnn-small", "cnn-small-bn")
+    assert Task("mine", (12,), 10).candidates == suited_to((12,)) == ("mlp-small",)
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=lambda source: source.name)
+def test_the_models_of_a_data_set_exist_and_take_its_samples(source):
+    assert source.models
+    assert all(MODELS[name].fits(source.sample_shape) for name in source.models)
 
 
 @pytest.mark.parametrize("shape", [(12,), (5, 6), (1, 3, 3), (3, 40, 30)])
 def test_candidates_by_shape_take_that_shape(shape):
-    assert all(MODELS[name].fits(shape) for name in candidates("mine", shape))
+    assert all(MODELS[name].fits(shape) for name in suited_to(shape))
 
 
 @pytest.mark.parametrize(

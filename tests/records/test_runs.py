@@ -218,7 +218,7 @@ def test_the_folder_holds_what_is_promised_and_no_temporary_files(run: fedal.Run
     promised = {"config.toml", "metrics.jsonl", "clients.jsonl", "partition.npz", "checkpoints", "models"}
     assert promised | {"environment.json", "summary.json", "run.lock"} == names
     assert {path.name for path in (run.path / "models").iterdir()} == {f"{name}.safetensors" for name in NAMES}
-    assert {path.suffix for path in (run.path / "checkpoints").iterdir()} == {".json", ".safetensors"}
+    assert {path.suffix for path in (run.path / "checkpoints").iterdir()} == {".json", ".tensors"}
     assert len(list((run.path / "checkpoints").iterdir())) <= 4
 
 
@@ -230,7 +230,7 @@ def test_a_torn_last_line_is_not_a_row(tmp_path: Path) -> None:
 
 
 def test_another_version_of_torch_is_warned_about_on_resume(run: fedal.Run, tmp_path: Path) -> None:
-    from fedal.simulate.run import Listener
+    from fedal.simulate.session import Listener
 
     half = tmp_path / "half"
     with pytest.raises(FedalError, match="stopped after iteration 2"):

@@ -14,7 +14,7 @@ from fedal.cli import app
 from fedal.config import Config
 from fedal.figures.bubbles import draw_bubbles
 from fedal.simulate.plan import plan
-from fedal.simulate.world import prepare_world
+from fedal.simulate.prepare import prepare_world
 
 
 def test_the_preview_shows_the_division_that_the_run_will_use(tmp_path: Path) -> None:

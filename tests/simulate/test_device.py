@@ -1,34 +1,144 @@
-"""`device` is one setting: every tensor of a round is made where the run computes.
+"""`device` is one setting: every tensor of a round is made where the numbers are that it meets.
 
-Tensors on the device `meta` have shapes and no numbers, and meet no tensor of another device without an error: what
-was forgotten on the CPU is found without a GPU.
+Tensors on the device `meta` have shapes and no numbers, and meet no tensor of another device without an error. So what
+was made without a device, or forgotten on the CPU, is found without a GPU: by rounds on the CPU while `meta` is where
+torch makes what nobody places, and by rounds on `meta` itself wherever no number is asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
+from fedal import methods
 from fedal.config import Config
-from fedal.simulate.assemble import assemble
-from worlds import InOrder, tiny_world
+from fedal.engine.loop import Federation
+from fedal.simulate.assemble import Assembly, assemble
+from worlds import InOrder, build_federation, play, restore, same_bits, state_of, tiny_world
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that make tensors of their own
+    "fedmd": [{"distance": "l1"}, {"distance": "mse"}],
+    "fedal": [{"discriminator_leak": 0.1, "discriminator_clip": 0.5, "discriminator_optimizer": "sgd"}],
+    "fedproto": [{"prototypes": "fresh"}, {"average": "samples", "local_stages": 2}],
+    "fd": [{"exchange_every": 2}, {"table_steps": 40, "average": "samples"}],
+    "hfd": [{"joint": True}, {"distillation_steps": 2}],
+    "feddf": [{"transfer": "server", "server_steps": 2}],
+    "fccl": [{"pretrain_iterations": 0}, {"pretrain_iterations": 2, "self_target": "previous"}],
+    "fccl+": [{"self_target": "exclude"}, {"renormalise": True}],
+    "perfed-ckt": [{"space": "logits", "loss": "kl"}, {"loss": "kl"}],
+    "cfd": [{"delta": False}, {"b_up": 3, "b_down": 9}, {"b_up": 32, "b_down": 32, "average": "logits"}],
+    "mhat": [{"average": "probs"}],
+}
+CASES = [(method, options) for method in methods.MODULES for options in [{}, *VARIANTS.get(method, [])]]
+STACKABLE = ("local", "fedmd", "fedmd-lf", "fedal")
+ASK_FOR_NUMBERS = ("fedproto", "fd", "hfd", "fccl+", "perfed-ckt", "cfd")  # how many of a class, who is nearest, bits
+ON_META = [case for case in CASES if case[0] not in ASK_FOR_NUMBERS and "discriminator_optimizer" not in case[1]]
 
 
-@pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("method", ["local", "fedmd", "fedmd-lf", "fedal"])
-def test_nothing_of_a_round_stays_behind(method: str, stacked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The only questions that need a number are whether all numbers are finite: answered with yes.
-    monkeypatch.setattr(torch.Tensor, "__bool__", lambda tensor: True)
+def assembled(method: str, device: str = "cpu", *, stacked: bool = False, **options: Any) -> Assembly:
     config = Config(
         method=method,
         clients=3,
         models="cnn-small",
         batch_size=8,
-        device="meta",
+        tau=2,
+        device=device,
         stacked=stacked,
         local_loss="balanced",
+        options=options,
     )
-    assembly = assemble(config, tiny_world(config.client_names), InOrder())
-    assert assembly.federation.play_round(0) == list(config.client_names)
-    for learner in assembly.learners.values():
-        assert {value.device.type for value in learner.weights().values()} == {"meta"}  # type: ignore[attr-defined]
+    return assemble(config, tiny_world(config.client_names), InOrder())
+
+
+def play_three_rounds(federation: Federation, *, stacked: bool = False) -> None:
+    """In the first the last client is absent, unless it is a part of a stack: then it has to catch up."""
+    late = list(federation.clients)[-1]
+    federation.play_round(0, None if stacked else lambda client, exchange: client == late)
+    federation.play_round(1)
+    federation.play_round(2)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from tensors_in(part)
+
+
+def without_codecs(state: dict[str, Any]) -> dict[str, Any]:
+    """Bits are counted in Python: what a codec remembers stays on the CPU, whatever the device."""
+    return {
+        "server": {name: part for name, part in state["server"].items() if name != "codecs"},
+        "clients": {
+            n: {name: part for name, part in own["method"].items() if name not in ("up", "down")}
+            for n, own in state["clients"].items()
+        },
+        "learners": {n: own["learner"] for n, own in state["clients"].items()},
+    }
+
+
+@pytest.mark.parametrize(("method", "options"), CASES)
+def test_a_round_places_every_tensor(method: str, options: dict[str, Any]) -> None:
+    expected, played = (assembled(method, **options).federation for _ in range(2))
+    play_three_rounds(expected)
+    with torch.device("meta"):
+        play_three_rounds(played)
+    assert same_bits(state_of(played), state_of(expected))
+
+
+@pytest.mark.parametrize("method", STACKABLE)
+def test_so_does_a_round_of_a_stack(method: str) -> None:
+    expected, played = (assembled(method, stacked=True).federation for _ in range(2))
+    play_three_rounds(expected, stacked=True)
+    with torch.device("meta"):
+        play_three_rounds(played, stacked=True)
+    assert same_bits(state_of(played), state_of(expected))
+
+
+def test_so_do_batch_norm_and_dropout() -> None:
+    expected, played = (build_federation("fedal") for _ in range(2))
+    play(expected, 2)
+    with torch.device("meta"):
+        play(played, 2)
+    assert same_bits(state_of(played), state_of(expected))
+
+
+@pytest.mark.parametrize("method", list(methods.MODULES))
+def test_a_restored_state_goes_on_where_the_run_computes(method: str) -> None:
+    saved = assembled(method).federation
+    play_three_rounds(saved)
+    state = state_of(saved)
+    restored = assembled(method).federation
+    saved.play_round(3)
+    with torch.device("meta"):
+        restore(restored, state)
+        restored.play_round(3)
+    assert same_bits(state_of(restored), state_of(saved))
+
+
+@pytest.mark.filterwarnings("ignore:.*which is a no-op:UserWarning")  # there are no numbers to be taken over
+@pytest.mark.parametrize(("method", "options"), CASES)
+def test_a_state_from_the_cpu_is_taken_over_on_another_device(method: str, options: dict[str, Any]) -> None:
+    saved = assembled(method, **options).federation
+    play_three_rounds(saved)
+    restored = state_of(restore(assembled(method, "meta", **options).federation, state_of(saved)))
+    assert {tensor.device.type for tensor in tensors_in(without_codecs(restored))} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "stacked"),
+    [(*case, False) for case in ON_META] + [(*case, True) for case in ON_META if case[0] in STACKABLE],
+)
+def test_nothing_of_a_round_stays_behind(
+    method: str, options: dict[str, Any], stacked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The only questions that need a number are whether all numbers are finite: answered with yes.
+    monkeypatch.setattr(Tensor, "__bool__", lambda tensor: True)
+    federation = assembled(method, "meta", stacked=stacked, **options).federation
+    play_three_rounds(federation, stacked=stacked)
+    assert {tensor.device.type for tensor in tensors_in(state_of(federation))} == {"meta"}

@@ -40,7 +40,7 @@ LONGER = (
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run, stopped after 7 rounds."""
-    from fedal.simulate.run import Listener
+    from fedal.simulate.session import Listener
 
     path = tmp_path_factory.mktemp("interrupted") / "run"
     done: list[int] = []
@@ -88,12 +88,12 @@ def _change_one_byte(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda folder: _change_one_byte(_newest(folder, ".safetensors")),
+        lambda folder: _change_one_byte(_newest(folder, ".tensors")),
         lambda folder: _change_one_byte(_newest(folder, ".json")),
-        lambda folder: os.truncate(_newest(folder, ".safetensors"), 1000),
+        lambda folder: os.truncate(_newest(folder, ".tensors"), 1000),
         lambda folder: os.truncate(_newest(folder, ".json"), 100),
         lambda folder: os.truncate(_newest(folder, ".json"), 0),
-        lambda folder: _newest(folder, ".safetensors").unlink(),
+        lambda folder: _newest(folder, ".tensors").unlink(),
         lambda folder: _newest(folder, ".json").write_text("[]"),
     ],
     ids=["a bit of the tensors", "a bit of the rest", "cut tensors", "cut rest", "empty", "no tensors", "no object"],
@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(
 def test_without_a_sound_checkpoint_a_run_is_refused_and_left_as_it_is(interrupted: Path) -> None:
     shutil.copytree(interrupted, "copy")
     records = Path("copy/metrics.jsonl").read_bytes()
-    for path in Path("copy/checkpoints").glob("*.safetensors"):
+    for path in Path("copy/checkpoints").glob("*.tensors"):
         _change_one_byte(path)
     answer = fedal("resume", "copy")
     assert answer.code == 2

@@ -12,14 +12,14 @@ import torch
 import fedal
 from fedal.config import Config
 from fedal.data.dataset import Dataset
+from fedal.data.world import World
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError, Stopped
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.simulate.assemble import Assembly, assemble
-from fedal.simulate.run import Listener
+from fedal.simulate.session import Listener
 from fedal.simulate.stacking import STACKABLE_METHODS, resolve_stacked, stacks
-from fedal.simulate.world import World
-from worlds import InOrder, same_bits
+from worlds import InOrder, same_bits, with_logics
 
 
 def world_of(config: Config, side: int = 8) -> World:
@@ -54,7 +54,7 @@ def states(assembly: Assembly) -> dict[str, Any]:
 def test_a_stacked_federation_has_the_numbers_of_a_single_one(method: str, local_loss: str) -> None:
     config = small(method, local_loss=local_loss)
     stacked, single = played(config), played(config.with_(stacked=False))
-    assert isinstance(stacked.federation.clients["client-04"].learner, StackedLearner)
+    assert isinstance(with_logics(stacked.federation).clients["client-04"].learner, StackedLearner)
     for name, learner in single.learners.items():
         for key, value in learner.weights().items():  # type: ignore[attr-defined]
             assert torch.allclose(stacked.learners[name].weights()[key], value, rtol=0, atol=1e-12), (name, key)  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def test_every_distance_of_fedmd_is_a_mean_per_client(distance: str) -> None:
 def test_lenet5_clients_learn_the_same_stacked_and_alone() -> None:
     config = small(models="lenet5", clients=5, stacked="auto", tau=2)
     stacked, single = played(config, 1, side=28), played(config.with_(stacked=False), 1, side=28)
-    assert isinstance(stacked.federation.clients["client-00"].learner, StackedLearner)
+    assert isinstance(with_logics(stacked.federation).clients["client-00"].learner, StackedLearner)
     for name, learner in single.learners.items():
         for key, value in learner.weights().items():  # type: ignore[attr-defined]
             assert torch.allclose(stacked.learners[name].weights()[key], value, rtol=0, atol=1e-12), (name, key)  # type: ignore[attr-defined]

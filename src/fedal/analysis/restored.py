@@ -15,16 +15,16 @@ from fedal.errors import ConfigError
 from fedal.records.checkpoint import load_newest
 from fedal.records.run import Run
 from fedal.simulate.assemble import OwnModels, assemble
-from fedal.simulate.world import restore_world
+from fedal.simulate.prepare import restore_world
 from fedal.theory.instruments import INSTRUMENTS, Panel
-from fedal.theory.view import Site
+from fedal.theory.view import FederationView
 
 
 @dataclass(frozen=True)
 class Restored:
     run: Run
     rounds: int  # that have been played
-    site: Site
+    view: FederationView
     panel: Panel  # all instruments, for rounds that are played on from here
 
 
@@ -45,15 +45,9 @@ def restored(
     config = run.config.with_(stacked=False)  # the instruments look into single learners
     world = restore_world(config, run.folder.partition, data, public)
     with thread_workers(config.workers) as workers:
-        assembly = assemble(
-            config, world, workers, own_models=models, phase_done=lambda client, phase: panel.trained(client)
-        )
-        federation = assembly.federation
-        federation.server.load_state_dict(state["server"])
-        for client, logic in federation.clients.items():
-            assembly.learners[client].load_state_dict(state["clients"][client]["learner"])
-            logic.load_state_dict(state["clients"][client]["method"])
+        assembly = assemble(config, world, workers, own_models=models)
+        assembly.federation.load_state_dict(state)
         del found, state  # they would hold the whole checkpoint in memory
-        site = Site(config, world, assembly, workers)
-        panel = Panel(tuple(INSTRUMENTS), site)
-        yield Restored(run, rounds, site, panel)
+        panel = Panel(tuple(INSTRUMENTS), assembly.view)
+        assembly.federation.watch.phase_done = lambda client, phase: panel.trained(client)
+        yield Restored(run, rounds, assembly.view, panel)

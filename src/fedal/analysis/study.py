@@ -25,7 +25,7 @@ from fedal.theory.equilibrium import Equilibrium, check_equilibrium
 from fedal.theory.instruments import mean_over_clients
 from fedal.theory.outputs import answers, distances, zeta
 from fedal.theory.risks import risk, train_reference
-from fedal.theory.view import Columns, Site
+from fedal.theory.view import Columns, FederationView
 
 REFERENCE_STEPS = 500
 SIGMAS = ("l", "k", "u", "rl", "rg", "n")
@@ -120,20 +120,20 @@ def analyse(
 ) -> Study:
     """Measures a run at its newest checkpoint. With `reference_steps` 0 lambda_n is not estimated."""
     with restored(run, data=data, public=public, models=models, warn=warn) as found:
-        site, notes = found.site, _notes(found)
-        outputs = answers(site.assembly.learners.values(), site.public)
-        terms = _client_terms(site, outputs, reference_steps, notes)
-        smallest = min(len(indices) for indices in site.world.clients.values())
+        view, notes = found.view, _notes(found)
+        outputs = answers(view.learners.values(), view.public)
+        terms = _client_terms(view, outputs, reference_steps, notes)
+        smallest = min(len(indices) for indices in view.world.clients.values())
         each = list(terms.values())
-        equilibrium = check_equilibrium(outputs, site.discriminator, site.clients, run.config.seed)
-        global_loss = fmean(site.workers.map(lambda client: _global_loss(site, client), site.clients))
+        equilibrium = check_equilibrium(outputs, view.discriminator, view.clients, run.config.seed)
+        global_loss = fmean(view.workers.map(lambda client: _global_loss(view, client), view.clients))
         found.panel.begins()
-        site.assembly.federation.play_round(found.rounds)
+        view.federation.play_round(found.rounds)
         further = found.panel.ends()
         return Study(
             run=run,
             rounds=found.rounds,
-            clients=tuple(site.clients),
+            clients=tuple(view.clients),
             terms=terms,
             global_loss=global_loss,
             bounds={"FedAL": fedal_bound(each, smallest), "FedMD": fedmd_bound(each, smallest)},
@@ -157,38 +157,40 @@ def _notes(found: Restored) -> list[str]:
     return notes
 
 
-def _client_terms(site: Site, outputs: torch.Tensor, reference_steps: int, notes: list[str]) -> dict[str, ClientTerms]:
-    data, seed = site.world.dataset, site.config.seed
-    zetas = dict(zip(site.clients, zeta(outputs).tolist(), strict=True))
-    joint = _joint_losses(site, reference_steps, notes)
+def _client_terms(
+    view: FederationView, outputs: torch.Tensor, reference_steps: int, notes: list[str]
+) -> dict[str, ClientTerms]:
+    data, seed = view.world.dataset, view.config.seed
+    zetas = dict(zip(view.clients, zeta(outputs).tolist(), strict=True))
+    joint = _joint_losses(view, reference_steps, notes)
     terms = {}
-    for client in site.clients:
-        own = data.train_x[site.world.clients[client]]
+    for client in view.clients:
+        own = data.train_x[view.world.clients[client]]
         terms[client] = ClientTerms(
-            risk=risk(site.assembly.learners[client], *site.private[client]),
+            risk=risk(view.learners[client], *view.private[client]),
             zeta=zetas[client],
-            public_distance=proxy_a_distance(site.world.public_x, own, seed),
+            public_distance=proxy_a_distance(view.world.public_x, own, seed),
             global_distance=proxy_a_distance(data.test_x, own, seed),
             joint_loss=joint.get(client),
         )
     return terms
 
 
-def _joint_losses(site: Site, steps: int, notes: list[str]) -> dict[str, float]:
+def _joint_losses(view: FederationView, steps: int, notes: list[str]) -> dict[str, float]:
     """lambda_n = loss of f* on D_n + its loss on P, where the labels of P are known to us."""
-    if site.public_labels is None:
+    if view.public_labels is None:
         notes.append("lambda_n is left out: the public inputs came without labels")
         return {}
     if steps == 0:
         notes.append("lambda_n is left out: it was not asked for")
         return {}
-    reference = train_reference(site.config, site.world, steps)
-    on_public = risk(reference, site.public, site.public_labels)
-    return {client: risk(reference, *own) + on_public for client, own in site.private.items()}
+    reference = train_reference(view.config, view.world, steps)
+    on_public = risk(reference, view.public, view.public_labels)
+    return {client: risk(reference, *own) + on_public for client, own in view.private.items()}
 
 
-def _global_loss(site: Site, client: str) -> float:
+def _global_loss(view: FederationView, client: str) -> float:
     """Cross-entropy on the whole test set."""
-    data = site.world.dataset
-    x = torch.as_tensor(data.test_x).to(site.public)
-    return risk(site.assembly.learners[client], x, torch.as_tensor(data.test_y))
+    data = view.world.dataset
+    x = torch.as_tensor(data.test_x).to(view.public)
+    return risk(view.learners[client], x, torch.as_tensor(data.test_y))

@@ -12,18 +12,6 @@ from fedal.errors import ConfigError, FolderInUseError, NotApplicableError
 from fedal.own_code import named_code
 from fedal.records.folder import RunFolder
 
-# Settings that change no bit of a result by themselves.
-IGNORED_DIFFERENCES = {
-    "workers",
-    "engine",
-    "ray_address",
-    "checkpoint_every",
-    "preset",
-    "require",
-    "data_folder",
-    "instruments",
-}
-
 
 @dataclass(frozen=True)
 class Job:
@@ -67,18 +55,15 @@ def _refuse_other_run(job: Job, public_sizes: dict[tuple[str | None, ...], int])
     if not folder.config.exists():
         folder.refuse_if_taken()
         return
-    wanted = job.config.model_dump(exclude_none=True)
+    wanted = job.config.deciding()
     strange = set(named_code(read_toml(folder.config))) - set(named_code(wanted))
     if strange:  # not even imported: the folder may be somebody else's
         raise ConfigError(f'{job.folder} holds a run with other code, "{strange.pop()}". Choose another --out.')
-    saved = folder.read_config(trust=True).model_dump(exclude_none=True)
+    saved = folder.read_config(trust=True).deciding()
     wanted = {**_what_defaults_mean(job.config, saved, public_sizes), **wanted}
     if job.config.stacked == "auto":  # a run that began with or without stacks goes on as it began
         wanted["stacked"] = saved["stacked"]
-    keys = [
-        key for key in Config.model_fields if key in saved.keys() | wanted.keys() and key not in IGNORED_DIFFERENCES
-    ]
-    different = [key for key in keys if saved.get(key) != wanted.get(key)]
+    different = [key for key in Config.model_fields if saved.get(key) != wanted.get(key)]
     if different:
         key = different[0]
         raise ConfigError(
@@ -94,7 +79,7 @@ def _what_defaults_mean(
 
     The last one depends on the data, which are read once for all jobs.
     """
-    from fedal.simulate.world import default_partition, load_dataset, public_size
+    from fedal.simulate.prepare import default_partition, load_dataset, public_size
 
     means: dict[str, Any] = {"partition": default_partition(config)}
     if config.iterations is None and config.rounds is None:
@@ -122,7 +107,8 @@ def play_job(
 
     A new run gets `most_workers` worker threads, or fewer if its config says so (0: what the config says).
     """
-    from fedal.simulate.run import Listener, resume, run
+    from fedal.simulate.run import resume, run
+    from fedal.simulate.session import Listener
 
     listener = Listener(
         started=lambda config, world, models, done, total: tell("started", (done * config.tau, total * config.tau)),

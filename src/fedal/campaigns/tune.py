@@ -189,7 +189,7 @@ def evaluate(run: Run, objective: Objective) -> float:
     """What a trial is judged by. `test` chooses settings by the test set, whose accuracy then claims too much."""
     if objective == "test":
         return float(run.final["test_accuracy"])
-    from fedal.simulate.world import restore_world
+    from fedal.simulate.prepare import restore_world
 
     world = restore_world(run.config, run.folder.partition)
     x, y = world.dataset.train_x, world.dataset.train_y
@@ -200,9 +200,9 @@ def _accuracy(run: Run, client: str, x: NDArray[np.float32], y: NDArray[np.int64
     import torch
 
     from fedal.metrics import EVALUATION_BATCH
-    from fedal.simulate.assemble import DTYPES
+    from fedal.precision import dtype_of
 
-    model, inputs = run.model(client), torch.as_tensor(x, dtype=DTYPES[run.config.precision])
+    model, inputs = run.model(client), torch.as_tensor(x, dtype=dtype_of(run.config.precision))
     with torch.no_grad():
         named = torch.cat([model(part).argmax(-1) for part in torch.split(inputs, EVALUATION_BATCH)])
     return float((named.numpy() == y).mean())

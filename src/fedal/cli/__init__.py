@@ -2,8 +2,5 @@
 
 from __future__ import annotations
 
-from fedal.cli import deploy as deploy
-from fedal.cli import experiments as experiments
-from fedal.cli import inspect as inspect
 from fedal.cli.app import app as app
 from fedal.cli.app import main as main

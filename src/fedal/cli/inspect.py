@@ -1,69 +1,43 @@
-"""Commands that look without training: `partition` and `plan` before a run, `analyse` after it."""
+"""Commands that look without training: `partition` and `plan` before a run, `analyse` and `report` after it."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedal.cli.app import (
-    Alpha,
-    Clients,
-    ConfigFile,
-    Dataset,
-    Iterations,
-    Models,
-    OwnData,
-    OwnPublic,
-    Partition,
-    Preset,
-    Rounds,
-    Settings,
-    Trust,
-    _config,
-    _print_table,
-    app,
-)
+from fedal.cli.options import Said, SettingsArgument, Trust, takes_settings
+from fedal.cli.printing import print_table, warn
 from fedal.errors import ConfigError, FedalError
 
 if TYPE_CHECKING:
     from fedal.analysis.study import Study
     from fedal.simulate.plan import Plan
 
-Seed = Annotated[int | None, typer.Option(help="All random numbers follow from it. [default: 0]")]
+NOT_OF_THE_DATA = ("method", "models", "iterations", "rounds", "engine", "ray_address", "require")
 
 
-@app.command()
+@takes_settings(without=NOT_OF_THE_DATA)
 def partition(
+    *,
     preview: Annotated[bool, typer.Option("--preview", help="Show the division; nothing is trained.")] = True,
-    dataset: Dataset = None,
-    clients: Clients = None,
-    partition: Partition = None,
-    alpha: Alpha = None,
-    seed: Seed = None,
-    preset: Preset = None,
-    data: OwnData = None,
-    public: OwnPublic = None,
-    config: ConfigFile = None,
-    settings: Settings = None,
+    said: Said,
     out: Annotated[Path, typer.Option(help="Folder of the bubble chart, partition.png and .svg.")] = Path("."),
 ) -> None:
     """Show who would own what: a client x class table and a bubble chart."""
-    given = dict(dataset=dataset, clients=clients, partition=partition, alpha=alpha, seed=seed, preset=preset)
-    checked = _config(config, given | dict(data=data, public=public), settings)
+    config = said.config()
 
     from fedal.figures.bubbles import draw_bubbles
     from fedal.figures.canvas import save
-    from fedal.simulate.world import default_partition, prepare_world
+    from fedal.simulate.prepare import default_partition, prepare_world
 
-    world = prepare_world(checked)
+    world = prepare_world(config)
     counts = world.class_counts()
     names = world.dataset.class_names or tuple(str(k) for k in range(world.dataset.n_classes))
-    rule = checked.partition or default_partition(checked)
+    rule = config.partition or default_partition(config)
     title = f"{world.dataset.name}, {len(counts)} clients, {rule}"
-    title += f", alpha {checked.alpha:g}" if rule.startswith("dirichlet") else ""
+    title += f", alpha {config.alpha:g}" if rule.startswith("dirichlet") else ""
     rows = [
         [client, *(f"{count:,}" if count else "·" for count in row), f"{row.sum():,}", str((row > 0).sum())]
         for client, row in zip(world.clients, counts, strict=True)
@@ -71,44 +45,27 @@ def partition(
     rows.append(
         ["all", *(f"{count:,}" for count in counts.sum(0)), f"{counts.sum():,}", str((counts.sum(0) > 0).sum())]
     )
-    _print_table(f"{title}, seed {checked.seed}", ["client", *names, "all", "classes"], rows, numbers=True)
+    print_table(f"{title}, seed {config.seed}", ["client", *names, "all", "classes"], rows, numbers=True)
     print(f"public samples: {len(world.public_x):,}; training samples that nobody gets: {world.leftovers:,}")
     files = save(draw_bubbles(counts, list(world.clients), names, title), out / "partition")
     print("chart: " + ", ".join(map(str, files)))
 
 
-@app.command()
+@takes_settings(file=SettingsArgument)
 def plan(
-    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file with settings.")] = None,
-    method: Annotated[str | None, typer.Option(help="See `fedal methods`. [default: fedal]")] = None,
-    dataset: Dataset = None,
-    clients: Clients = None,
-    models: Models = None,
-    partition: Partition = None,
-    alpha: Alpha = None,
-    iterations: Iterations = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    preset: Preset = None,
-    data: OwnData = None,
-    public: OwnPublic = None,
-    settings: Settings = None,
-    trial: Annotated[float, typer.Option(min=0, help="Seconds to spend on trial rounds.")] = 10.0,
+    said: Said, trial: Annotated[float, typer.Option(min=0, help="Seconds to spend on trial rounds.")] = 10.0
 ) -> None:
     """Estimate time, memory and bytes of a run by playing a few rounds of it. Writes nothing."""
-    given = dict(method=method, dataset=dataset, clients=clients, models=models, partition=partition, alpha=alpha)
-    given |= dict(iterations=iterations, rounds=rounds, seed=seed, preset=preset, data=data, public=public)
-    checked = _config(file, given, settings)
+    config = said.config()
 
     from fedal.simulate.plan import plan as estimate
 
-    found = estimate(checked, trial_s=trial)
-    length = f"{checked.total_rounds * checked.tau:,} iterations ({checked.total_rounds:,} rounds of {checked.tau})"
-    title = f"{checked.method} on {checked.dataset}, {len(checked.client_names)} clients, {length}"
-    _print_table(title, ["", "estimate", "how it was found"], _plan_rows(found))
+    found = estimate(config, trial_s=trial)
+    length = f"{config.total_rounds * config.tau:,} iterations ({config.total_rounds:,} rounds of {config.tau})"
+    title = f"{config.method} on {config.dataset}, {len(config.client_names)} clients, {length}"
+    print_table(title, ["", "estimate", "how it was found"], _plan_rows(found))
 
 
-@app.command()
 def analyse(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or one of `fedal compare`.")],
     reference_steps: Annotated[
@@ -125,14 +82,36 @@ def analyse(
 
     studies: list[Study] = []
     for path in paths:
-        study = measure(Run(path, trust=trust), reference_steps=reference_steps, warn=_warn)
+        study = measure(Run(path, trust=trust), reference_steps=reference_steps, warn=warn)
         study.write()
         try:
             draw_all(study)
         except FedalError as error:  # matplotlib is an extra
-            _warn(str(error))
+            warn(error)
         studies.append(study)
     _print_studies(studies)
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or of comparisons.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write.", show_default="report.html in the first DIR")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="LOGDIR", help="Also write TensorBoard logs here.")
+    ] = None,
+) -> None:
+    """Write one HTML page about runs: tables, curves, clients' data, the wire. Needs no network to read."""
+    from fedal.report.page import write_report
+
+    path, problems = write_report(folders, out)
+    for problem in problems:
+        warn(problem)
+    if tensorboard is not None:
+        from fedal.report.tensorboard import mirror
+
+        print(f"tensorboard: {mirror(folders, tensorboard)} runs in {tensorboard}")
+    print(f"report: {path}")
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -145,15 +124,11 @@ def _runs_in(folder: Path) -> list[Path]:
     return found
 
 
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
-
-
 def _print_studies(studies: list[Study]) -> None:
     from fedal.analysis.table import rows
 
     heads = [f"{study.run.config.method}, seed {study.run.config.seed}" for study in studies]
-    _print_table("Theory, measured (means over clients; docs/theory.md)", ["", *heads], rows(studies))
+    print_table("Theory, measured (means over clients; docs/theory.md)", ["", *heads], rows(studies))
     for head, study in zip(heads, studies, strict=True):
         print(f"{head}: {study.equilibrium.verdict}")
         for note in study.notes:

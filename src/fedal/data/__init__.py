@@ -16,6 +16,7 @@ from fedal.data.sources import SOURCES
 from fedal.data.sources import find as describe
 
 __all__ = [
+    "SOURCES",
     "Dataset",
     "Source",
     "data_folder",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedal.data.dataset import Dataset
@@ -33,6 +33,24 @@ class Download:
     is_archive: bool = False
 
 
+BY_ALPHA = {5.0: 3000, 2.0: 5000, 1.0: 7000}
+"""How many iterations the FedAL paper plays at each alpha, where it does not say otherwise."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """How the FedAL paper plays on a data set; what stands here without `clients` is for data that it does not use."""
+
+    clients: int | None = None
+    iterations: int | Mapping[float, int] = field(default_factory=lambda: BY_ALPHA)  # all the same, or by alpha
+    lr: float = 1e-3
+    public_size: int = 1000
+
+    def length(self, alpha: float) -> int:
+        """Iterations at this alpha; those of the most skewed data at one that the paper does not have."""
+        return self.iterations if isinstance(self.iterations, int) else self.iterations.get(alpha, BY_ALPHA[1.0])
+
+
 @dataclass(frozen=True)
 class Source:
     """What is known about a data set without opening it."""
@@ -44,6 +62,11 @@ class Source:
     train_samples: int | None  # None: depends on how many users are read
     test_samples: int | None
     layouts: tuple[Layout, ...]
+    models: tuple[str, ...] = ()  # the models that clients draw from; empty: such as suit the shape
+    paper: Paper = Paper()
+    partition: str = "dirichlet"  # unless told otherwise
+    public_size: int | None = None  # unless told otherwise; None: as for own data
+    users_needed: Callable[[int, int], int] | None = None  # clients, public samples -> users to read; None: all
     downloads: tuple[Download, ...] = ()
     has_users: bool = False
     by_hand: str = ""  # what to do where no direct download exists

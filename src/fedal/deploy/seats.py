@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
 
 from fedal.deploy import fedal_pb2 as pb
-from fedal.deploy.codec import encode
 from fedal.deploy.refusals import Code, Refused
-from fedal.engine.loop import MissedExchange
+from fedal.engine.player import MissedExchange
 from fedal.errors import RunError
 from fedal.messages import Message
-from fedal.methods.base import ClientLogic, ClientRound
-from fedal.wire import Wire
 
 Policy = Literal["wait", "continue"]
 Key = tuple[int, int, int]
 """incarnation, round, exchange"""
 
 Validate = Callable[[str, pb.Upload], Message]
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 class RoundLost(RunError):
@@ -224,85 +219,3 @@ class Seat:
         if len(done.metrics) > 32 or not all(0 <= value <= 1 for value in done.metrics.values()):
             raise Refused(Code.WRONG_METRICS, "metrics are at most 32 numbers between 0 and 1.")
         return done
-
-
-class RemoteClient(ClientLogic):
-    """A site as the round loop sees it: a coroutine that yields what the site uploads."""
-
-    def __init__(self, seat: Seat) -> None:
-        self.client_id, self._seat = seat.site, seat
-        self.learner = cast(Any, _Elsewhere())
-        self._batch = _Elsewhere()
-        self._public = cast(Any, self._batch)
-        self.begin = pb.Begin()
-        self._exchange = 0
-        self.metrics: dict[str, float] = {}
-
-    def hear(self, reply: Message | None) -> None:
-        """Asks the site for its next upload."""
-        incarnation, t = self.begin.incarnation, self.begin.round
-        if reply is None:
-            self._exchange, question = 0, pb.FromServer(begin=self.begin)
-        else:
-            question = pb.FromServer()
-            answer = question.reply  # written in place: no copy
-            answer.incarnation, answer.round, answer.exchange = incarnation, t, self._exchange
-            encode(reply, answer.payload)
-            self._exchange += 1
-        self._seat.ask(question, (incarnation, t, self._exchange))
-
-    def round(self, t: int) -> ClientRound:
-        self.metrics = {}
-        while (answer := self._seat.wait()).message is not None:
-            self._batch.drawn = answer.batch
-            yield answer.message
-        self.metrics = dict(answer.done.metrics) if answer.done else {}
-
-
-class ReadWire(Wire):
-    """The server's end: an upload was checked and copied when it was read, a reply is copied when it is written."""
-
-    def up(self, client_id: str, message: object, batch: str | None, expected_batch: str | None) -> Message:
-        assert isinstance(message, Message)
-        for tensor in message.tensors().values():
-            self.up_bytes[client_id] += tensor.nbytes
-        return message
-
-    def down(self, client_id: str, message: object) -> Message:
-        return self._inspected("down", client_id, message, self.down_bytes)
-
-
-class InTurn:
-    """Waits for one site after the other: all have been asked before, so they work side by side.
-
-    A thread for each would have to be woken for each answer, which costs more than the exchange. The last that was
-    asked is waited for first: it is mostly the last to answer, so this thread is woken once.
-    """
-
-    def __init__(self, flush: Callable[[], None]) -> None:
-        self._flush = flush
-
-    def map(
-        self, function: Callable[[Item], Result], items: Iterable[Item], cost: Callable[[Item], float] | None = None
-    ) -> list[Result]:
-        """All have answered or failed before an error of the first that failed is raised."""
-        results: list[Result] = []
-        failures: list[Exception] = []
-        self._flush()
-        for item in reversed([*items]):
-            try:
-                results.append(function(item))
-            except Exception as error:
-                failures.append(error)
-        if failures:
-            raise failures[-1]
-        return results[::-1]
-
-
-class _Elsewhere:
-    """Stands for what only the site has."""
-
-    drawn: str | None = None
-
-    def forget(self) -> None:
-        """The site drops its pending pass when it hears of the next round."""

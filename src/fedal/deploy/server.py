@@ -10,18 +10,17 @@ import asyncio
 import re
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
 import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import CHUNK_BYTES, KEEPALIVE, PROTOCOL_MAJOR, SERVICE, refuse_plain_text_abroad
+from fedal.deploy.desk import Desk
 from fedal.deploy.pki.authority import OPERATOR, identity_uri
 from fedal.deploy.pki.identity import ServerIdentity, serial_of
 from fedal.deploy.refusals import Code, Refused
@@ -29,20 +28,6 @@ from fedal.deploy.seats import Seat
 from fedal.errors import ConfigError
 
 HELLO_S = 10.0
-Log = Callable[..., None]
-
-
-@dataclass(frozen=True)
-class Desk:
-    """What the network needs to know of the federation. Its functions are called from the network's thread."""
-
-    federation: str
-    seats: Mapping[str, Seat]
-    public_x: NDArray[np.float32]
-    welcome: Callable[[], pb.Welcome]
-    admit: Callable[[pb.Hello], None]  # raises Refused
-    status: Callable[[], pb.StatusReply]
-    log: Log
 
 
 class _Outbox:

@@ -1,16 +1,17 @@
-"""The one round loop: joins the clients' coroutines and the server's over the wire."""
+"""The one round loop: joins the players and the server's coroutine over the wire."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from fedal.engine.player import MissedExchange, Player, Said
 from fedal.errors import FedalError, OutOfStepError, RunError
 from fedal.messages import Message
-from fedal.methods.base import ClientLogic, ClientRound, Replies, ServerLogic, ServerRound, Uploads
+from fedal.methods.server import Replies, ServerLogic, ServerRound, Uploads
 from fedal.wire import Wire
 
 IsAbsent = Callable[[str, int], bool]
@@ -31,102 +32,112 @@ class Workers(Protocol):
     ) -> list[Result]: ...
 
 
-class MissedExchange(Exception):
-    """Raised by the coroutine of a client that is out of reach: it sits out the rest of the round."""
+@dataclass
+class Watch:
+    """Whoever looks at the rounds, for the record. Both functions may be replaced between rounds."""
+
+    phase_done: Callable[[str, str], None] = lambda client, phase: None  # in the thread that works for the client
+    exchanged: Callable[[Uploads], None] = lambda uploads: None  # what the server is about to receive
 
 
 @dataclass
 class _Turn:
-    """One client, or one stack of clients, in one round: its coroutine, what goes in next, what came out.
+    """One player in one round. Nothing said is the end of its round."""
 
-    An upload of None says that the coroutine ended.
-    """
-
-    client_ids: list[str]
-    logic: ClientLogic
-    round: ClientRound
-    reply: Message | None = None
-    upload: Message | None = None
+    player: Player
+    said: Said | None = None
     missed: bool = False
 
-    def about(self) -> str | None:
-        """The public batch that its upload speaks of."""
-        public, upload = self.logic._public, self.upload
-        return public.drawn if public is not None and isinstance(upload, Message) and upload.about_batch else None
-
-    def uploads(self) -> list[Message | None]:
-        """What each client says."""
-        if len(self.client_ids) > 1 and isinstance(self.upload, Message):
-            return [*self.upload.split(len(self.client_ids))]
-        return [self.upload] * len(self.client_ids)
-
-    def receive(self, replies: list[Message]) -> None:
-        self.reply = Message.join(replies) if len(replies) > 1 else replies[0]
+    @property
+    def name(self) -> str:
+        return ", ".join(self.player.names)
 
 
 class Federation:
-    """Clients, server and wire of one run. `observe` sees every exchange's uploads, for the record."""
+    """Players, server and wire of one run. The `roster` has the order of clients, whoever plays for them."""
 
     def __init__(
         self,
-        clients: Mapping[str, ClientLogic],
+        roster: Sequence[str],
+        players: Iterable[Player],
         server: ServerLogic,
         wire: Wire,
         workers: Workers,
-        observe: Callable[[Uploads], None] = lambda uploads: None,
+        watch: Watch | None = None,
     ) -> None:
-        self.clients, self.server, self.wire = dict(clients), server, wire
-        self._workers, self._observe = workers, observe
-        self._seconds: dict[str, float] = {}  # what each client's last step took
+        self.roster = list(roster)
+        place = {name: index for index, name in enumerate(self.roster)}
+        self.players = sorted(players, key=lambda player: place[player.names[0]])
+        self.server, self.wire, self.watch = server, wire, watch or Watch()
+        self._workers = workers
+        self._seconds: dict[str, float] = {}  # what each player's last step took
 
     def play_round(self, t: int, is_absent: IsAbsent | None = None) -> list[str]:
         """Plays round t and gives the clients that took part to its end.
 
         A client that misses an exchange is closed, keeps its weights, sits out the round and returns at the next.
         """
-        turns = self._turns(t)
+        turns = [_Turn(player) for player in self.players]
         try:
-            return self._exchange(t, turns, self.server.round(t, list(self.clients)), is_absent)
+            return self._exchange(t, turns, self.server.round(t, self.roster), is_absent)
         except Exception:  # none of these coroutines is ever resumed
             for turn in turns:
-                self._sit_out(turn)
+                turn.player.forget()
             raise
 
-    def _turns(self, t: int) -> list[_Turn]:
-        """One for each coroutine: names with the same logic are a stack."""
-        stacks: dict[int, list[str]] = {}
-        for n, logic in self.clients.items():
-            stacks.setdefault(id(logic), []).append(n)
-        return [_Turn(names, self.clients[names[0]], _begun(self.clients[names[0]], t)) for names in stacks.values()]
+    def state_dict(self) -> dict[str, Any]:
+        """All that must survive. A client's part is a function that is asked when it is saved, once: the states of
+        many clients are never all in memory."""
+        states = {name: state for player in self.players for name, state in player.states().items()}
+        return {"wire": self.wire.state_dict(), "server": self.server.state_dict(), "clients": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back a saved state and keeps none of its tensors: they may be pages of a file."""
+        self.wire.load_state_dict(state["wire"])
+        self.server.load_state_dict(state["server"])
+        for player in self.players:
+            player.load_states({name: state["clients"][name] for name in player.states()})
 
     def _exchange(self, t: int, turns: list[_Turn], server: ServerRound, is_absent: IsAbsent | None) -> list[str]:
         asks, _ = _send(server, None, t, 0)
         for exchange in itertools.count():
             if is_absent is not None:
                 for turn in turns:
-                    turn.missed = any(is_absent(n, exchange) for n in turn.client_ids)
-                self._let_go(turns)
-            for turn in turns:
-                turn.logic.hear(turn.reply)
-            self._advance_all(t, exchange, turns)
-            self._let_go(turns)
+                    turn.missed = any(is_absent(n, exchange) for n in turn.player.names)
+                _let_go(turns)
+            if exchange == 0:
+                self._begin(t, turns)
+            self._take_all(t, exchange, turns)
+            _let_go(turns)
             _refuse_out_of_step(turns, asks, t, exchange)
             if not asks:
-                present = {n for turn in turns for n in turn.client_ids}
-                return [n for n in self.clients if n in present]
+                present = {n for turn in turns for n in turn.player.names}
+                return [n for n in self.roster if n in present]
             uploads = self._up(t, exchange, turns)
-            self._observe(uploads)
+            self.watch.exchanged(uploads)
             asks, replies = _send(server, uploads, t, exchange)
             self._down(t, exchange, turns, replies)
         raise AssertionError("unreachable")
 
-    def _advance_all(self, t: int, exchange: int, turns: list[_Turn]) -> None:
-        def advance(turn: _Turn) -> None:
-            began = time.perf_counter()
-            _advance(turn, t, exchange)
-            self._seconds[turn.client_ids[0]] = time.perf_counter() - began
+    def _begin(self, t: int, turns: list[_Turn]) -> None:
+        for turn in turns:
+            try:
+                turn.player.begin(t)
+            except Exception as error:
+                raise _told(f'client "{turn.name}", round {t}', error) from error
 
-        self._workers.map(advance, turns, cost=lambda turn: self._seconds.get(turn.client_ids[0], 0.0))
+    def _take_all(self, t: int, exchange: int, turns: list[_Turn]) -> None:
+        def take(turn: _Turn) -> None:
+            began = time.perf_counter()
+            try:
+                turn.said = turn.player.take()
+            except MissedExchange:
+                turn.missed = True
+            except Exception as error:
+                raise _told(f'client "{turn.name}", round {t}, exchange {exchange}', error) from error
+            self._seconds[turn.player.names[0]] = time.perf_counter() - began
+
+        self._workers.map(take, turns, cost=lambda turn: self._seconds.get(turn.player.names[0], 0.0))
 
     def _up(self, t: int, exchange: int, turns: list[_Turn]) -> dict[str, Message]:
         """What the server receives, in roster order, whoever is stacked."""
@@ -134,30 +145,26 @@ class Federation:
         try:
             batch = self.server.expected_batch(t, exchange)
             for turn in turns:
-                about = turn.about()
-                for n, upload in zip(turn.client_ids, turn.uploads(), strict=True):
-                    passed[n] = self.wire.up(n, upload, about, batch)
+                assert turn.said is not None
+                for n, upload in turn.said.uploads.items():
+                    passed[n] = self.wire.up(n, upload, turn.said.batch, batch)
         except Exception as error:
             raise _told(f"round {t}, exchange {exchange}", error) from error
-        return {n: passed[n] for n in self.clients if n in passed}
+        return {n: passed[n] for n in self.roster if n in passed}
 
     def _down(self, t: int, exchange: int, turns: list[_Turn], replies: Replies | None) -> None:
         try:
             for turn in turns:
-                turn.receive([self.wire.down(n, _reply_to(n, replies)) for n in turn.client_ids])
+                turn.player.give({n: self.wire.down(n, _reply_to(n, replies)) for n in turn.player.names})
         except Exception as error:
             raise _told(f"round {t}, exchange {exchange}", error) from error
 
-    def _let_go(self, turns: list[_Turn]) -> None:
-        """Closes those who miss this exchange and takes them out of the round; a stack goes as a whole."""
-        for turn in [turn for turn in turns if turn.missed]:
-            self._sit_out(turn)
-            turns.remove(turn)
 
-    @staticmethod
-    def _sit_out(turn: _Turn) -> None:
-        turn.round.close()
-        turn.logic.learner.forget()
+def _let_go(turns: list[_Turn]) -> None:
+    """Closes those who miss this exchange and takes them out of the round; a stack goes as a whole."""
+    for turn in [turn for turn in turns if turn.missed]:
+        turn.player.forget()
+        turns.remove(turn)
 
 
 def _told(where: str, error: Exception) -> FedalError:
@@ -165,28 +172,6 @@ def _told(where: str, error: Exception) -> FedalError:
     if isinstance(error, FedalError):
         return type(error)(f"{where}: {error}")
     return RunError(f"{where}: {type(error).__name__}: {error}")
-
-
-def _begun(logic: ClientLogic, t: int) -> ClientRound:
-    try:
-        begun = logic.round(t)
-        if not isinstance(begun, Generator):
-            raise TypeError(f"{type(logic).__name__}.round has no yield; one without exchanges ends in `yield from ()`")
-        return begun
-    except Exception as error:
-        raise _told(f'client "{logic.client_id}", round {t}', error) from error
-
-
-def _advance(turn: _Turn, t: int, exchange: int) -> None:
-    """Runs a client to its next upload or to the end of its round. Any thread may do it."""
-    try:
-        turn.upload = next(turn.round) if exchange == 0 else turn.round.send(turn.reply)
-    except StopIteration:
-        turn.upload = None
-    except MissedExchange:
-        turn.missed = True
-    except Exception as error:
-        raise _told(f'client "{turn.logic.client_id}", round {t}, exchange {exchange}', error) from error
 
 
 def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -> tuple[bool, Replies | None]:
@@ -208,8 +193,10 @@ def _reply_to(client_id: str, replies: Replies | None) -> Message:
 
 def _refuse_out_of_step(turns: list[_Turn], asks: bool, t: int, exchange: int) -> None:
     for turn in turns:
-        n = turn.logic.client_id
-        if asks and turn.upload is None:
-            raise OutOfStepError(f'round {t}: client "{n}" ended after {exchange} exchanges, the server expects more.')
-        if not asks and turn.upload is not None:
-            raise OutOfStepError(f'round {t}: client "{n}" still sends after {exchange} exchanges, the server is done.')
+        ended = turn.said is None
+        if asks and ended:
+            what = f"ended after {exchange} exchanges, the server expects more."
+            raise OutOfStepError(f'round {t}: client "{turn.name}" {what}')
+        if not asks and not ended:
+            what = f"still sends after {exchange} exchanges, the server is done."
+            raise OutOfStepError(f'round {t}: client "{turn.name}" {what}')

@@ -1,7 +1,7 @@
 """Clients in Ray actors, on one machine or a cluster: the same coroutines elsewhere, the same bits.
 
 An actor holds a group of clients for the whole run and works for one of them at a time, on one thread. This process
-keeps the loop, the server and the record; a stand-in for each client passes on what the loop asks. Ray pickles what
+keeps the loop, the server and the record; a player for each client passes on what the loop asks. Ray pickles what
 crosses, so the cluster must be trusted: it is for simulation, deployment has an engine of its own.
 """
 
@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fedal.engine.player import LocalPlayer, Said
 from fedal.errors import ConfigError, RunError
-from fedal.learners.base import Frozen, Learner, State
+from fedal.learners.base import Frozen, State
 from fedal.messages import Message
-from fedal.methods.base import ClientLogic, ClientRound
+from fedal.methods.client import ClientLogic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,10 +39,9 @@ class ActorLost(RunError):
 
 @dataclass(frozen=True)
 class Step:
-    """How far a client came: its upload (None at the end of its round) and the phases that it finished on the way."""
+    """How far a client came: what it said (None at the end of its round) and the phases that it finished on the way."""
 
-    upload: Message | None
-    batch: str | None
+    said: Said | None
     phases: tuple[str, ...]
 
 
@@ -52,83 +52,77 @@ class ClientGroup:
         torch.set_num_threads(1)  # before the first operator, as the threads engine does
         self._finished: list[str] = []
         self._past: dict[tuple[str, str], Frozen] = {}  # (client, phase) -> its model at the end of that phase
-        self._rounds: dict[str, ClientRound] = {}
-        self._clients = make(names, self._phase_done)
+        self._players = {name: LocalPlayer(logic) for name, logic in make(names, self._phase_done).items()}
 
     def _phase_done(self, client: str, phase: str) -> None:
-        self._past[client, phase] = self._clients[client].learner.frozen("eval")
+        self._past[client, phase] = self._players[client].logic.learner.frozen("eval")
         self._finished.append(phase)
 
     def begin(self, client: str, t: int) -> Step:
-        self._rounds[client] = self._clients[client].round(t)
-        return self._step(client, lambda: next(self._rounds[client]))
+        self._players[client].begin(t)
+        return self._step(client)
 
-    def send(self, client: str, reply: Message) -> Step:
-        return self._step(client, lambda: self._rounds[client].send(reply))
+    def give(self, client: str, replies: Mapping[str, Message]) -> Step:
+        self._players[client].give(replies)
+        return self._step(client)
 
-    def _step(self, client: str, advance: Callable[[], Message]) -> Step:
+    def _step(self, client: str) -> Step:
         self._finished.clear()
-        try:
-            upload: Message | None = advance()
-        except StopIteration:
-            upload = None
-        public = self._clients[client]._public
-        return Step(upload, public.drawn if public is not None else None, tuple(self._finished))
+        return Step(self._players[client].take(), tuple(self._finished))
 
     def forget(self, client: str) -> None:
-        if client in self._rounds:
-            self._rounds.pop(client).close()
-        self._clients[client].learner.forget()
+        self._players[client].forget()
 
     def predict(self, client: str, x: Tensor, phase: str | None) -> Tensor:
-        return self._clients[client].learner.predict(x) if phase is None else self._past[client, phase](x)
+        learner = self._players[client].logic.learner
+        return learner.predict(x) if phase is None else self._past[client, phase](x)
 
-    def learner_state(self, client: str) -> State:
-        return self._clients[client].learner.state_dict()
+    def state(self, client: str) -> State:
+        return self._players[client].states()[client]()
 
-    def load_learner_state(self, client: str, state: State) -> None:
-        self._clients[client].learner.load_state_dict(state)
-
-    def method_state(self, client: str) -> State:
-        return self._clients[client].state_dict()
-
-    def load_method_state(self, client: str, state: State) -> None:
-        self._clients[client].load_state_dict(state)
+    def load_state(self, client: str, state: State) -> None:
+        self._players[client].load_states({client: state})
 
 
-Ask = Callable[..., Any]
-"""(verb, arguments) -> the answer of the client's actor."""
+Ask = Callable[..., Callable[[], Any]]
+"""(verb, arguments) -> what waits for the answer of the client's actor."""
 
 
-class RayClient(ClientLogic):
-    """A client as the round loop sees it."""
+class RayPlayer:
+    """A client in an actor."""
 
-    def __init__(self, client_id: str, ask: Ask, phase_done: PhaseDone) -> None:
-        self.client_id, self._ask, self._tell = client_id, ask, phase_done
-        self._model = RayLearner(ask)
-        self.learner = cast(Learner, self._model)
-        self._spoken = _Spoken()
-        self._public = cast(Any, self._spoken)
+    def __init__(self, name: str, ask: Ask, phase_done: PhaseDone) -> None:
+        self._name, self._ask, self._phase_done = name, ask, phase_done
+        self.learner = RayLearner(ask)
+        self._answer: Callable[[], Step] | None = None
 
-    def round(self, t: int) -> ClientRound:
-        step: Step = self._ask("begin", t)
-        while True:
-            for phase in step.phases:
-                self._model.phase = phase
-                try:
-                    self._tell(self.client_id, phase)
-                finally:
-                    self._model.phase = None
-            if step.upload is None:
-                return
-            self._spoken.drawn = step.batch
-            step = self._ask("send", (yield step.upload))
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self._name,)
 
-    def state_dict(self) -> State:
-        return cast(State, self._ask("method_state"))
+    def begin(self, t: int) -> None:
+        self._answer = self._ask("begin", t)
 
-    def load_state_dict(self, state: State) -> None:
-        self._ask("load_method_state", state)
+    def give(self, replies: Mapping[str, Message]) -> None:
+        self._answer = self._ask("give", replies)
+
+    def take(self) -> Said | None:
+        assert self._answer is not None
+        step = self._answer()
+        for phase in step.phases:
+            with self.learner.as_of(phase):
+                self._phase_done(self._name, phase)
+        return step.said
+
+    def forget(self) -> None:
+        with suppress(ActorLost):  # whoever is gone has nothing to forget
+            self._ask("forget")()
+
+    def states(self) -> dict[str, Callable[[], State]]:
+        return {self._name: lambda: self._ask("state")()}
+
+    def load_states(self, states: Mapping[str, State]) -> None:
+        self._ask("load_state", states[self._name])()
 
 
 class RayLearner:
@@ -136,24 +130,21 @@ class RayLearner:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self.phase: str | None = None
+        self._phase: str | None = None
+
+    @contextmanager
+    def as_of(self, phase: str) -> Iterator[None]:
+        self._phase = phase
+        try:
+            yield
+        finally:
+            self._phase = None
 
     def predict(self, x: Tensor) -> Tensor:
-        return cast("Tensor", self._ask("predict", x, self.phase))
-
-    def forget(self) -> None:
-        with suppress(ActorLost):  # whoever is gone has nothing to forget
-            self._ask("forget")
+        return cast("Tensor", self._ask("predict", x, self._phase)())
 
     def state_dict(self) -> State:
-        return cast(State, self._ask("learner_state"))
-
-    def load_state_dict(self, state: State) -> None:
-        self._ask("load_learner_state", state)
-
-
-class _Spoken:
-    drawn: str | None = None  # the digest of the public batch that the newest upload is about
+        return cast(State, self._ask("state")()["learner"])
 
 
 class RayCluster:
@@ -164,16 +155,16 @@ class RayCluster:
         self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self.groups: list[Any] = []
 
-    def place(self, names: tuple[str, ...], make: MakeClients, phase_done: PhaseDone) -> dict[str, RayClient]:
+    def place(self, names: tuple[str, ...], make: MakeClients, phase_done: PhaseDone) -> list[RayPlayer]:
         """New actors for the clients, dealt out in turn, in place of those of before."""
         self.release()
         count = min(self.workers, len(names))
         actor, shared = self._ray.remote(num_cpus=1, max_restarts=0)(ClientGroup), self._ray.put(make)
         self.groups = [actor.remote(shared, names[number::count]) for number in range(count)]
-        return {
-            name: RayClient(name, self._asks(self.groups[index % count], name), phase_done)
+        return [
+            RayPlayer(name, self._asks(self.groups[index % count], name), phase_done)
             for index, name in enumerate(names)
-        }
+        ]
 
     def release(self) -> None:
         for group in self.groups:
@@ -183,9 +174,13 @@ class RayCluster:
     def _asks(self, group: Any, client: str) -> Ask:
         from ray.exceptions import RayActorError, RayTaskError
 
-        def ask(verb: str, *arguments: Any) -> Any:
+        def ask(verb: str, *arguments: Any) -> Callable[[], Any]:
+            asked = getattr(group, verb).remote(client, *arguments)
+            return lambda: answer(asked)
+
+        def answer(asked: Any) -> Any:
             try:
-                return self._ray.get(getattr(group, verb).remote(client, *arguments))
+                return self._ray.get(asked)
             except RayTaskError as error:
                 raise error.cause from None  # as if it had happened here
             except RayActorError as error:

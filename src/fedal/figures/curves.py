@@ -45,5 +45,6 @@ def place_curve(
     shared = [point for point in points if point.seeds == seeds]
     x = [getattr(point, against) / unit for point in shared]
     axes.plot(x, [point.mean for point in shared], label=name, **look(place), **how)
-    low, high = [point.low for point in shared], [point.high for point in shared]
-    axes.fill_between(x, low, high, color=look(place)["color"], alpha=0.15, linewidth=0)
+    if seeds > 1:
+        low, high = [point.low for point in shared], [point.high for point in shared]
+        axes.fill_between(x, low, high, color=look(place)["color"], alpha=0.15, linewidth=0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from fedal.lazy import torch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -18,6 +20,14 @@ running averages stay. `eval`: the running averages are used and stay (and dropo
 State = dict[str, Any]
 """Nested dicts of tensors, numbers, strings and lists: arrays and JSON, never pickle. A learner keeps what the trained
 model is, without optimizer, under `"model"`: that part is exported at the end of a run."""
+
+
+def copied(state: Any, device: torch.device | str) -> Any:
+    """A state, or a part of one, in tensors of its own on `device`: those of a checkpoint are pages of a file."""
+    if isinstance(state, dict):
+        return {name: copied(part, device) for name, part in state.items()}
+    return state.to(device, copy=True) if isinstance(state, torch.Tensor) else state
+
 
 VERBS = ("logits", "learn", "forget", "frozen", "predict", "state_dict", "load_state_dict")
 

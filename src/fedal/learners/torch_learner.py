@@ -158,9 +158,12 @@ class TorchLearner:
                 for name, slot in self._shared_slots[parameter].items():
                     slot.copy_(saved[name]) if saved else slot.zero_()
             elif saved:
+                counted_on = parameter.device if self.settings.fused else "cpu"  # as torch's optimizers do
                 # Moments must have their parameter's memory format: the fused kernel walks them side by side.
                 self._optimizer.state[parameter] = {
-                    name: value.clone() if name == "step" else torch.empty_like(parameter.detach()).copy_(value)
+                    name: value.to(counted_on, copy=True)
+                    if name == "step"
+                    else torch.empty_like(parameter.detach()).copy_(value)
                     for name, value in saved.items()
                 }
         self._clock.step = int(state["step"])

@@ -1,4 +1,7 @@
-"""Name -> method, written by hand. Importing a method does not import torch."""
+"""Name -> method, written by hand. Importing a method does not import torch.
+
+A method lies in the folder of the most revealing thing that it sends, so its place is a promise that a test keeps.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,17 @@ import difflib
 import importlib
 
 from fedal.errors import ConfigError
-from fedal.methods.base import Method
+from fedal.messages import Leak
+from fedal.methods.method import Method
 from fedal.own_code import import_object, is_import_path
+
+FOLDERS = {  # folder -> what its methods may reveal besides all that is listed before it
+    "outputs": Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS,
+    "features": Leak.FEATURE_GEOMETRY | Leak.PUBLIC_FEATURES,
+    "statistics": Leak.CLASS_FEATURES | Leak.CLASS_OUTPUTS | Leak.LABEL_COUNTS | Leak.CLASS_INPUTS,
+    "samples": Leak.PRIVATE_OUTPUTS | Leak.PRIVATE_FEATURES | Leak.PRIVATE_LABELS,
+    "parameters": Leak.PARAMETERS | Leak.ARCHITECTURE,
+}
 
 MODULES = {
     "local": "fedal.methods.outputs.local",
@@ -29,8 +41,12 @@ MODULES = {
     "fedgkt": "fedal.methods.samples.fedgkt",
 }
 
-
 _own: dict[str, Method] = {}
+
+
+def folder_of(method: Method) -> str:
+    """Where a method belongs: in the last folder that it reveals anything of."""
+    return [folder for folder, leak in FOLDERS.items() if leak & method.reveals or folder == "outputs"][-1]
 
 
 def names() -> tuple[str, ...]:
@@ -63,5 +79,5 @@ def get(name: str) -> Method:
 def _imported(path: str) -> Method:
     method = import_object(path, "method")
     if not isinstance(method, Method):
-        raise ConfigError(f'method: "{path}" is a {type(method).__name__}; expected a fedal.methods.base.Method.')
+        raise ConfigError(f'method: "{path}" is a {type(method).__name__}; expected a fedal.methods.method.Method.')
     return method

@@ -9,7 +9,7 @@ import math
 
 from fedal import methods
 from fedal.messages import Message, in_words
-from fedal.methods.base import Method
+from fedal.methods.method import Method
 
 COLUMNS = ("method", "black-box", "reveals", "up", "down", "server model", "needs", "faithfulness")
 EXAMPLE = {"B": 32, "B-1": 31, "K": 10}  # sizes that the bytes are given for

@@ -14,16 +14,15 @@ from fedal.models.output_width import check_output_width
 from fedal.models.own import call_factory, load_factory
 from fedal.own_code import is_import_path
 
-__all__ = ["MODELS", "ModelEntry", "build", "candidates", "check_output_width", "find", "is_import_path"]
+__all__ = ["MODELS", "ModelEntry", "build", "check_output_width", "find", "is_import_path", "largest", "suited_to"]
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One line of the table: where the model is made, what it is and which data it suits."""
+    """One line of the table: where the model is made, what it is and which inputs it takes."""
 
     factory: str  # package.module:factory, imported when the model is built
     description: str
-    datasets: tuple[str, ...] = ()  # the data sets whose clients draw this model
     sides: tuple[int, ...] = ()  # the side lengths of the square images it takes; empty: any image
     flat: bool = False  # takes inputs of any rank, vectors included
 
@@ -47,47 +46,22 @@ class ModelEntry:
 
 
 MODELS: dict[str, ModelEntry] = {
-    "mlp-small": ModelEntry("fedal.models.small:SmallMLP", "one hidden layer of 64", datasets=("digits",), flat=True),
-    "cnn-small": ModelEntry(
-        "fedal.models.small:cnn_small", "two convolutions, 64 features, no BatchNorm", datasets=("digits",)
-    ),
-    "cnn-small-bn": ModelEntry(
-        "fedal.models.small:cnn_small_bn", "two convolutions with BatchNorm, 64 features", datasets=("digits",)
-    ),
-    "lenet5": ModelEntry(
-        "fedal.models.lenet:LeNet5",
-        "LeNet5, 120 features",
-        datasets=("mnist", "fashion-mnist"),
-        sides=(28, 32),
-    ),
-    "wrn-10-1": ModelEntry(
-        "fedal.models.wide_resnet:wrn_10_1", "WideResNet, depth 10, width 1, 64 features", datasets=("svhn",)
-    ),
-    "wrn-10-2": ModelEntry(
-        "fedal.models.wide_resnet:wrn_10_2", "WideResNet, depth 10, width 2, 128 features", datasets=("svhn",)
-    ),
-    "wrn-16-1": ModelEntry(
-        "fedal.models.wide_resnet:wrn_16_1", "WideResNet, depth 16, width 1, 64 features", datasets=("svhn",)
-    ),
-    "resnet18": ModelEntry(
-        "fedal.models.resnet:resnet18", "ResNet-18 with a 3x3 stem, 512 features", datasets=("cifar10", "cinic10")
-    ),
-    "resnet34": ModelEntry(
-        "fedal.models.resnet:resnet34", "ResNet-34 with a 3x3 stem, 512 features", datasets=("cifar10", "cinic10")
-    ),
-    "celeba-cnn": ModelEntry(
-        "fedal.models.celeba_cnn:CelebaCNN", "four convolutions, 1152 features at 84x84", datasets=("celeba",)
-    ),
+    "mlp-small": ModelEntry("fedal.models.small:SmallMLP", "one hidden layer of 64", flat=True),
+    "cnn-small": ModelEntry("fedal.models.small:cnn_small", "two convolutions, 64 features, no BatchNorm"),
+    "cnn-small-bn": ModelEntry("fedal.models.small:cnn_small_bn", "two convolutions with BatchNorm, 64 features"),
+    "lenet5": ModelEntry("fedal.models.lenet:LeNet5", "LeNet5, 120 features", sides=(28, 32)),
+    "wrn-10-1": ModelEntry("fedal.models.wide_resnet:wrn_10_1", "WideResNet, depth 10, width 1, 64 features"),
+    "wrn-10-2": ModelEntry("fedal.models.wide_resnet:wrn_10_2", "WideResNet, depth 10, width 2, 128 features"),
+    "wrn-16-1": ModelEntry("fedal.models.wide_resnet:wrn_16_1", "WideResNet, depth 16, width 1, 64 features"),
+    "resnet18": ModelEntry("fedal.models.resnet:resnet18", "ResNet-18 with a 3x3 stem, 512 features"),
+    "resnet34": ModelEntry("fedal.models.resnet:resnet34", "ResNet-34 with a 3x3 stem, 512 features"),
+    "celeba-cnn": ModelEntry("fedal.models.celeba_cnn:CelebaCNN", "four convolutions, 1152 features at 84x84"),
 }
+"""Which of them the clients of a data set draw from, its `Source` says."""
 
 
-def candidates(dataset: str, input_shape: tuple[int, ...] | None = None) -> tuple[str, ...]:
-    """The models that clients draw from: by name for the data sets known here, by shape for any other data."""
-    known = tuple(name for name, entry in MODELS.items() if dataset in entry.datasets)
-    if known:
-        return known
-    if input_shape is None:
-        raise ConfigError(f'no models are listed for data set "{dataset}". Name one; `fedal models` lists them.')
+def suited_to(input_shape: tuple[int, ...]) -> tuple[str, ...]:
+    """The models that clients draw from where nothing but the shape of the data is known."""
     return ("cnn-small", "cnn-small-bn") if len(input_shape) == 3 else ("mlp-small",)
 
 

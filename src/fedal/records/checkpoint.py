@@ -1,8 +1,8 @@
 """Atomic save and verified load of the state of all roles at the end of a round.
 
-A checkpoint is two files: the tensors as safetensors, then a JSON file with everything else and the checksums. The
-JSON is the commit: tensors without it are an unfinished save. The two newest are kept; a damaged one is refused by
-name and the older one used.
+A checkpoint is two files: the tensors, then a JSON file with everything else, where each tensor lies, and the
+checksums. The JSON is the commit: tensors without it are an unfinished save. The two newest are kept; a damaged one is
+refused by name and the older one used.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
@@ -22,42 +20,34 @@ from fedal.durable import TEMPORARY, replacing, sync_folder, write_atomically
 from fedal.errors import CheckpointError, NonFiniteError
 from fedal.finite import is_finite
 from fedal.learners.base import State
-from fedal.records.tensor_file import Layout, content, new_name
+from fedal.records.tensor_file import open_tensors, read_tensor, write_tensor
 
-FORMAT = 1
+FORMAT = 2
 KEEP = 2
+TENSOR = "__tensor__"
+TENSORS = ".tensors"
 
 
 def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
     """Saves `state` (nested dicts of tensors and JSON values) as the checkpoint after `round_` rounds.
 
-    A function in it is asked for its part when that is looked at and when it is written, so that the states of many
-    clients are never all in memory.
+    A function in it is asked for its part, once, when that is written: the states of many clients are never all in
+    memory.
     """
-    layout = Layout()
-
-    def look(name: str, tensor: Tensor) -> str:
-        name = layout.add(name, tensor)
-        if tensor.is_floating_point() and not is_finite(tensor):
-            raise NonFiniteError(
-                f"{name} is not finite after round {round_}; it was not saved. A smaller lr usually helps."
-            )
-        return name
-
-    rest = _take_tensors(state, "", look)
-    json.dumps(rest)  # what is neither tensor nor JSON is refused before anything is written
     if not folder.exists():
         folder.mkdir()
         sync_folder(folder.parent)
-    with replacing(folder / f"round-{round_:07}.safetensors") as file:
-        starts = layout.begin(file)
+    with replacing(folder / f"round-{round_:07}{TENSORS}") as file:
 
-        def write(name: str, tensor: Tensor) -> str:
-            file.seek(next(starts))
-            file.write(content(tensor))
-            return name
+        def write(name: str, tensor: Tensor) -> dict[str, Any]:
+            if tensor.is_floating_point() and not is_finite(tensor):
+                raise NonFiniteError(
+                    f"{name} is not finite after round {round_}; it was not saved. A smaller lr usually helps."
+                )
+            return write_tensor(file, name, tensor)
 
-        _take_tensors(state, "", write)
+        rest = _take_tensors(state, "", write)
+        json.dumps(rest)  # what is neither tensor nor JSON is refused before anything is in place
         file.seek(0)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     body = {"format": FORMAT, "round": round_, "tensors_sha256": sha256, "state": rest}
@@ -67,13 +57,14 @@ def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
 
 
 def save_model(path: Path, state: State) -> None:
-    """The trained arrays of a learner: its state's "model", or every tensor in a state that names no such part."""
+    """The trained arrays of a learner as safetensors: its state's "model", or every tensor in a state that names no
+    such part."""
     tensors: dict[str, Tensor] = {}
 
-    def take(name: str, tensor: Tensor) -> str:
-        name = new_name(name, tensors)
+    def take(name: str, tensor: Tensor) -> None:
+        while name in tensors:  # {"a": {"b": ...}, "a/b": ...} has two of one path
+            name += "'"
         tensors[name] = tensor.detach().cpu().clone().contiguous()  # safetensors refuses what shares memory
-        return name
 
     _take_tensors(state.get("model", state), "", take)
     write_atomically(path, save_tensors(tensors))
@@ -97,7 +88,7 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
     try:
         found = json.loads(path.read_bytes())
         checksum = found.pop("checksum")
-        tensors = path.with_suffix(".safetensors")
+        tensors = path.with_suffix(TENSORS)
         if found["format"] != FORMAT:
             raise CheckpointError(f"{path}: format {found['format']}, this version of fedal reads {FORMAT}.")
         if checksum != _checksum(found):
@@ -106,8 +97,8 @@ def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         if sha256 != found["tensors_sha256"]:
             raise CheckpointError(f"{tensors}: the checksum does not match, it is damaged.")
-        return int(found["round"]), _put_tensors(found["state"], load_file(tensors))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+        return int(found["round"]), _put_tensors(found["state"], open_tensors(tensors))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
 
 
@@ -122,19 +113,19 @@ def _drop_old(folder: Path, round_: int) -> None:
     for path in damaged + [path for path in found if path.name <= newest][:-KEEP]:
         path.unlink()
     committed = {path.stem for path in folder.glob("round-*.json")}
-    for path in folder.glob("round-*.safetensors"):
+    for path in folder.glob(f"round-*{TENSORS}"):
         if path.stem not in committed:
             path.unlink()
     for path in folder.glob(f"{TEMPORARY}round-*"):  # of a save that was killed
         path.unlink()
 
 
-def _take_tensors(value: Any, name: str, take: Callable[[str, Tensor], str]) -> Any:
-    """The same structure without tensors: `take` gets each with its path and says under which name it will be found."""
+def _take_tensors(value: Any, name: str, take: Callable[[str, Tensor], Any]) -> Any:
+    """The same structure without tensors: in place of each what `take` makes of it and its path."""
     if callable(value):
         value = value()
     if isinstance(value, Tensor):
-        return {"__tensor__": take(name, value)}
+        return {TENSOR: take(name, value)}
     if isinstance(value, dict):
         return {
             str(key): _take_tensors(part, f"{name}/{key}" if name else str(key), take) for key, part in value.items()
@@ -142,9 +133,9 @@ def _take_tensors(value: Any, name: str, take: Callable[[str, Tensor], str]) -> 
     return value
 
 
-def _put_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _put_tensors(value: Any, content: Tensor) -> Any:
     if isinstance(value, dict):
-        if value.keys() == {"__tensor__"}:
-            return tensors[value["__tensor__"]]
-        return {key: _put_tensors(part, tensors) for key, part in value.items()}
+        if value.keys() == {TENSOR}:
+            return read_tensor(content, value[TENSOR])
+        return {key: _put_tensors(part, content) for key, part in value.items()}
     return value

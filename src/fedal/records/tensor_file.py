@@ -1,63 +1,46 @@
-"""The safetensors format, for files that are written tensor by tensor: a header, then all numbers without gaps."""
+"""Tensors of a checkpoint in one file, one after the other: written as they come, read as pages of the file.
+
+Where each lies is said in the checkpoint's JSON, which is written last, so a state is asked for once and never held
+twice. A safetensors file would have to know all tensors before the first number is written.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Container, Iterator
+import math
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
-TYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+ALIGNED = 64  # bytes: where a tensor begins
+TYPES = {str(kind).removeprefix("torch."): kind for kind in (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+)}  # fmt: skip
 
 
-class Layout:
-    """Where tensors will lie in a file: the widest numbers first, so that all are aligned."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, tuple[torch.dtype, list[int], int]] = {}
-
-    def add(self, name: str, tensor: Tensor) -> str:
-        """The name under which the file will have it."""
-        if tensor.dtype not in TYPES:
-            raise TypeError(f"{name}: numbers of type {tensor.dtype} cannot be saved")
-        name = new_name(name, self._entries)
-        self._entries[name] = tensor.dtype, list(tensor.shape), tensor.numel() * tensor.element_size()
-        return name
-
-    def begin(self, file: BinaryIO) -> Iterator[int]:
-        """Writes the header and gives the place of each tensor, in the order in which they were added."""
-        header: dict[str, Any] = {}
-        starts: dict[str, int] = {}
-        end = 0
-        for name, (dtype, shape, size) in sorted(self._entries.items(), key=lambda entry: -entry[1][0].itemsize):
-            starts[name], end = end, end + size
-            header[name] = {"dtype": TYPES[dtype], "shape": shape, "data_offsets": [starts[name], end]}
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        before = file.write(len(text).to_bytes(8, "little") + text)
-        return iter([before + starts[name] for name in self._entries])
+def write_tensor(file: BinaryIO, name: str, tensor: Tensor) -> dict[str, Any]:
+    """Appends the numbers of a tensor; gives what `read_tensor` needs to find them."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind not in TYPES:
+        raise TypeError(f"{name}: numbers of type {tensor.dtype} cannot be saved")
+    file.write(b"\0" * (-file.tell() % ALIGNED))
+    start = file.tell()
+    file.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return {"type": kind, "shape": list(tensor.shape), "start": start}
 
 
-def content(tensor: Tensor) -> memoryview:
-    """Its numbers as the file has them, without a copy where that is possible."""
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+def open_tensors(path: Path) -> Tensor:
+    """All bytes of the file, read when they are looked at."""
+    size = path.stat().st_size
+    return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8) if size else torch.empty(0).byte()
 
 
-def new_name(name: str, taken: Container[str]) -> str:
-    """The name itself, or one like it that is free: {"a": {"b": ...}, "a/b": ...} has two of one path."""
-    while name in taken:
-        name += "'"
-    return name
+def read_tensor(content: Tensor, place: dict[str, Any]) -> Tensor:
+    """A tensor in an open file; raises ValueError, KeyError or TypeError for a place that is none."""
+    kind, shape, start = TYPES[place["type"]], [int(length) for length in place["shape"]], int(place["start"])
+    end = start + math.prod(shape) * kind.itemsize
+    if start < 0 or start % kind.itemsize or end > len(content) or min(shape, default=0) < 0:
+        raise ValueError(f"a tensor from byte {start} to {end} in a file of {len(content)}")
+    return content[start:end].view(kind).view(shape)

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedal.campaigns.job import IGNORED_DIFFERENCES
+from fedal import methods
+from fedal.config import Config
+from fedal.facts import without_effect
 from fedal.records.statistics import Difference, Row, Seeds
 from fedal.report.collect import Collection, Record
 from fedal.report.measures import ACCURACY, OWN, OWN_WORST, PARTICIPANTS, WORST, Measure, derive
@@ -65,7 +67,7 @@ class Overview:
     @property
     def accuracy(self) -> Measure:
         """What the rows are compared by: a deployed federation has no global test set."""
-        return OWN if self.has(OWN.key) and not self.has(ACCURACY.key) else ACCURACY
+        return OWN if self.only_servers else ACCURACY
 
     @property
     def worst(self) -> Measure:
@@ -123,7 +125,11 @@ def flat(config: dict[str, Any]) -> dict[str, Any]:
     """Setting -> value with the method's options among them, without what changes no result."""
     options = config.get("options")
     settings = {**config, **options} if isinstance(options, dict) else dict(config)
-    return {key: value for key, value in settings.items() if key not in {*IGNORED_DIFFERENCES, "seed", "options"}}
+    ignored = {*without_effect(Config), "seed", "options"}
+    method = str(config.get("method"))  # of a folder that may hold anything
+    if method in methods.MODULES:
+        ignored |= {*without_effect(methods.get(method).options)}
+    return {key: value for key, value in settings.items() if key not in ignored}
 
 
 def _shared(groups: Sequence[Group]) -> dict[str, Any]:

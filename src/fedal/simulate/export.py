@@ -8,7 +8,7 @@ import numpy as np
 
 from fedal.config import Config
 from fedal.durable import replacing
-from fedal.simulate.world import prepare_world
+from fedal.simulate.prepare import prepare_world
 
 
 def export_sites(config: Config, out: Path) -> list[Path]:

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from fedal.config import Config
+from fedal.data.world import World
 from fedal.engine.threads import thread_workers
 from fedal.learners.torch_learner import TorchLearner
-from fedal.metrics import accuracy
-from fedal.simulate.assemble import DTYPES, Assembly, assemble
-from fedal.simulate.world import World, prepare_world
+from fedal.precision import dtype_of
+from fedal.simulate.assemble import Assembly, assemble
+from fedal.simulate.prepare import prepare_world
 from fedal.theory.instruments import Panel
-from fedal.theory.view import Site
 
 MOST_ROUNDS = 20
 FEWEST_ROUNDS = 3  # the first is warm-up: it is played and not counted
@@ -63,33 +63,24 @@ def plan(config: Config, *, trial_s: float = TRIAL_S) -> Plan:
     world = prepare_world(config)
     recorded = config.total_rounds * config.tau // config.eval_every
     with thread_workers(config.workers) as workers:
-        watched = False
-        assembly = assemble(
-            config, world, workers, phase_done=lambda client, phase: panel.trained(client) if watched else None
-        )
-        site = Site(config, world, assembly, workers)
-        panel = Panel(config.instruments, site)
+        assembly = assemble(config, world, workers)
+        view, federation = assembly.view, assembly.federation
+        panel = Panel(config.instruments, view)
         start_s = time.perf_counter() - began
-        federation = assembly.federation
-
-        def evaluate(indices: Tensor) -> None:
-            tests = assembly.test_samples, assembly.test_labels, indices
-            workers.map(lambda learner: accuracy(learner, *tests), assembly.learners.values())
-
         times: list[float] = []
         up, down = [0], [0]
         while _wants_another(times, config, trial_s):
             times.append(_timed(lambda: federation.play_round(len(up) - 1)))
             up.append(federation.wire.up_bytes.total())
             down.append(federation.wire.down_bytes.total())
-        evaluate(site.tests)  # warm-up
-        evaluation_s = _timed(lambda: evaluate(site.tests))
-        final_s = evaluation_s * len(world.dataset.test_y) / len(site.tests)
+        view.test_accuracies(view.some_tests)  # warm-up
+        evaluation_s = _timed(lambda: view.test_accuracies(view.some_tests))
+        final_s = evaluation_s * len(view.all_tests) / len(view.some_tests)
         counted = sorted(times[1:] or times)
         round_s = (counted[0], median(counted), counted[-1])
         instruments_s = 0.0
         if config.instruments:
-            watched = True
+            federation.watch.phase_done = lambda client, phase: panel.trained(client)
             with_them = _timed(panel.begins) + _timed(lambda: federation.play_round(len(times))) + _timed(panel.ends)
             instruments_s = max(0.0, with_them - round_s[1])
         memory = _memory(config, world, assembly)
@@ -140,7 +131,7 @@ def _extrapolated(totals: list[int], rounds: int) -> int:
 
 def _memory(config: Config, world: World, assembly: Assembly) -> dict[str, int]:
     """Bytes that can be accounted for, after training has begun (optimizers and anchors exist)."""
-    data, dtype = world.dataset, DTYPES[config.precision]
+    data, dtype = world.dataset, dtype_of(config.precision)
     arrays = [data.train_x, data.test_x, world.public_x]
     staged = sum(x.size * dtype.itemsize for x in arrays if dtype != torch.float32 or (x.ndim == 4 and x.shape[1] > 1))
     learners = [learner for learner in assembly.learners.values() if isinstance(learner, TorchLearner)]

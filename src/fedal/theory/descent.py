@@ -23,7 +23,7 @@ from fedal.methods.outputs.local import LocalClient
 from fedal.seeding import BatchStream
 from fedal.theory.gradients import Gradient, Terms, gradients
 from fedal.theory.outputs import answers
-from fedal.theory.view import SERVER, Columns, Site
+from fedal.theory.view import SERVER, Columns, FederationView
 
 DISTILS = (FedMDClient, FedMDLFClient, FedALClient)
 """Clients whose transfer has the paper's terms, also derived ones; other methods have losses of their own."""
@@ -37,9 +37,9 @@ class Gradients:
     method has) and `client_gradient`, ||grad V_n(theta^{t,0})||^2; of the server `discriminator_gradient`,
     ||grad U(w^{t,0})||^2. Clients without a torch module have no parameters to look at and are left out."""
 
-    def __init__(self, site: Site) -> None:
-        self._site, self._options = site, site.config.options
-        self._kind = site.config.method_object().client
+    def __init__(self, view: FederationView) -> None:
+        self._view, self._options = view, view.config.options
+        self._kind = view.config.method_object().client
         self._temperature = getattr(self._options, "temperature", 1.0)
         self._clear()
 
@@ -52,20 +52,20 @@ class Gradients:
     def begins(self) -> None:
         self._clear()
         self._start = {client: copy.deepcopy(module) for client, module in self._modules().items()}
-        self._outputs = answers(self._site.assembly.learners.values(), self._site.public)
+        self._outputs = answers(self._view.learners.values(), self._view.public)
         self._utility = self._utility_gradients(self._outputs)
-        self._server = {} if self._site.discriminator is None else self._discriminator_row()
+        self._server = {} if self._view.discriminator is None else self._discriminator_row()
 
     def trained(self, client: str) -> None:
         if client in self._start:
             self._half[client] = copy.deepcopy(self._modules()[client])
 
     def ends(self) -> Columns:
-        outputs = answers(self._site.assembly.learners.values(), self._site.public)
+        outputs = answers(self._view.learners.values(), self._view.public)
         measure = partial(self._client_row, outputs=outputs, utility=self._utility_gradients(outputs))
-        trained = [client for client in self._site.clients if client in self._half]
-        rows = dict(zip(trained, self._site.workers.map(measure, trained), strict=True))
-        if self._site.discriminator is not None:
+        trained = [client for client in self._view.clients if client in self._half]
+        rows = dict(zip(trained, self._view.workers.map(measure, trained), strict=True))
+        if self._view.discriminator is not None:
             for client, row in rows.items():
                 row["variance_n"] = self._discriminator_gradient([client], outputs, stray=True).variance
         self._clear()
@@ -74,13 +74,13 @@ class Gradients:
     # one client
 
     def _client_row(self, client: str, outputs: Tensor, utility: Tensor | None) -> dict[str, float]:
-        x, _ = self._site.private[client]
+        x, _ = self._view.private[client]
         private = self._stream(len(x), "private", client)
         local = gradients(self._half[client], x, self._local_terms(client, self._start[client]), private)
-        public = self._stream(len(self._site.public), "public", client)
+        public = self._stream(len(self._view.public), "public", client)
         shared = self._global_terms(client, outputs, utility, self._half[client])
         module = self._modules()[client]
-        glob = gradients(module, self._site.public, shared, public) if self._has_global_terms() else {}
+        glob = gradients(module, self._view.public, shared, public) if self._has_global_terms() else {}
         row = {f"variance_{name}": gradient.variance for name, gradient in (local | glob).items()}
         if self._kind in WHOLE_OBJECTIVE and not self._has_other_distance():
             row["client_gradient"] = self._objective(client)
@@ -89,9 +89,9 @@ class Gradients:
     def _objective(self, client: str) -> float:
         """||grad V_n||^2 at theta^{t,0}, with the weights of the run. r^loc has no gradient there: it is the anchor."""
         start = self._start[client]
-        local = gradients(start, self._site.private[client][0], self._local_terms(client, anchor=None))
+        local = gradients(start, self._view.private[client][0], self._local_terms(client, anchor=None))
         shared = self._global_terms(client, self._outputs, self._utility, self._half[client])
-        glob = gradients(start, self._site.public, shared) if self._has_global_terms() else {}
+        glob = gradients(start, self._view.public, shared) if self._has_global_terms() else {}
         weights = {"k": "distillation", "u": "adversarial", "rg": "keep_global"}
         total = sum(
             (self._weight(weights[name]) * gradient.whole for name, gradient in glob.items()),
@@ -100,8 +100,8 @@ class Gradients:
         return Gradient(total).norm_sq
 
     def _local_terms(self, client: str, anchor: nn.Module | None) -> Terms:
-        x, y = self._site.private[client]
-        logic = self._site.assembly.federation.clients[client]
+        x, y = self._view.private[client]
+        logic = self._view.logic(client)
         past = _evaluated(anchor, x) if anchor is not None and self._weight("keep_local") else None
 
         def terms(f: Tensor, part: Tensor) -> Mapping[str, Tensor]:
@@ -113,9 +113,9 @@ class Gradients:
         return terms
 
     def _global_terms(self, client: str, outputs: Tensor, utility: Tensor | None, anchor: nn.Module) -> Terms:
-        index, count = self._site.clients.index(client), len(self._site.clients)
+        index, count = self._view.clients.index(client), len(self._view.clients)
         others = leave_one_out(outputs.mean(0), outputs[index], count) if self._distils() else None
-        past = _evaluated(anchor, self._site.public) if self._weight("keep_global") else None
+        past = _evaluated(anchor, self._view.public) if self._weight("keep_global") else None
 
         def terms(f: Tensor, part: Tensor) -> Mapping[str, Tensor]:
             found = {}
@@ -147,18 +147,18 @@ class Gradients:
     # the discriminator
 
     def _utility_gradients(self, outputs: Tensor) -> Tensor | None:
-        discriminator = self._site.discriminator
+        discriminator = self._view.discriminator
         if discriminator is None or not self._weight("adversarial"):
             return None
-        return discriminator.utility_grads(outputs, self._site.clients)
+        return discriminator.utility_grads(outputs, self._view.clients)
 
     def _discriminator_row(self) -> dict[str, float]:
-        whole = self._discriminator_gradient(self._site.clients, self._outputs)
+        whole = self._discriminator_gradient(self._view.clients, self._outputs)
         return {"discriminator_gradient": whole.norm_sq}
 
     def _discriminator_gradient(self, clients: list[str], outputs: Tensor, stray: bool = False) -> Gradient:
         """The gradient in w of U over the outputs of `clients` (of -U, which has the same size)."""
-        discriminator, roster = self._site.discriminator, self._site.clients
+        discriminator, roster = self._view.discriminator, self._view.clients
         assert discriminator is not None
         chosen = [roster.index(client) for client in clients]
         seen = discriminator.inputs(outputs[chosen]).flatten(0, 1)
@@ -171,10 +171,10 @@ class Gradients:
         return gradients(discriminator.module, seen, terms, stream)["n"]
 
     def _stream(self, n: int, purpose: str, client: str) -> BatchStream:
-        return BatchStream(n, self._site.config.batch_size, self._site.config.seed, f"instruments {purpose}", client)
+        return BatchStream(n, self._view.config.batch_size, self._view.config.seed, f"instruments {purpose}", client)
 
     def _modules(self) -> dict[str, nn.Module]:
-        learners = self._site.assembly.learners
+        learners = self._view.learners
         return {client: learner.module for client, learner in learners.items() if isinstance(learner, TorchLearner)}
 
 

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Protocol
 
-from fedal.metrics import accuracy
 from fedal.theory.descent import Gradients
 from fedal.theory.outputs import answers, zeta
-from fedal.theory.view import SERVER, Columns, Site
+from fedal.theory.view import SERVER, Columns, FederationView
 
 
 class Instrument(Protocol):
@@ -37,13 +36,13 @@ class Instrument(Protocol):
 class Forgetting:
     """Accuracy on global data around the local phase, and on own training data around the transfer."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, view: FederationView) -> None:
+        self._view = view
         self._rows: Columns = {}
 
     def begins(self) -> None:
-        before = self._site.workers.map(self._on_global, self._site.clients)
-        self._rows = {n: {"global_before_local": a} for n, a in zip(self._site.clients, before, strict=True)}
+        before = self._view.workers.map(self._on_global, self._view.clients)
+        self._rows = {n: {"global_before_local": a} for n, a in zip(self._view.clients, before, strict=True)}
 
     def trained(self, client: str) -> None:
         self._rows[client] |= {
@@ -53,32 +52,31 @@ class Forgetting:
 
     def ends(self) -> Columns:
         trained = [client for client, row in self._rows.items() if "own_before_transfer" in row]
-        after = self._site.workers.map(self._on_own, trained)
+        after = self._view.workers.map(self._on_own, trained)
         return {n: {**self._rows[n], "own_after_transfer": a} for n, a in zip(trained, after, strict=True)}
 
     def _on_global(self, client: str) -> float:
-        site = self._site.assembly
-        return accuracy(site.learners[client], site.test_samples, site.test_labels, self._site.tests)
+        return self._view.client_accuracy(client, self._view.some_tests)
 
     def _on_own(self, client: str) -> float:
-        x, y = self._site.private[client]
-        named = answers([self._site.assembly.learners[client]], x)[0].argmax(-1)
+        x, y = self._view.private[client]
+        named = answers([self._view.learners[client]], x)[0].argmax(-1)
         return float((named == y).double().mean())
 
 
 class Zeta:
     """zeta_n of every client on the public set, in evaluation mode, at the end of the round."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, view: FederationView) -> None:
+        self._view = view
 
     def begins(self) -> None: ...
 
     def trained(self, client: str) -> None: ...
 
     def ends(self) -> Columns:
-        measured = zeta(answers(self._site.assembly.learners.values(), self._site.public))
-        return {n: {"zeta": float(value)} for n, value in zip(self._site.clients, measured, strict=True)}
+        measured = zeta(answers(self._view.learners.values(), self._view.public))
+        return {n: {"zeta": float(value)} for n, value in zip(self._view.clients, measured, strict=True)}
 
 
 INSTRUMENTS: dict[str, type[Forgetting] | type[Zeta] | type[Gradients]] = {
@@ -91,8 +89,8 @@ INSTRUMENTS: dict[str, type[Forgetting] | type[Zeta] | type[Gradients]] = {
 class Panel:
     """The instruments of a run."""
 
-    def __init__(self, names: Sequence[str], site: Site) -> None:
-        self._instruments: list[Instrument] = [INSTRUMENTS[name](site) for name in names]
+    def __init__(self, names: Sequence[str], view: FederationView) -> None:
+        self._instruments: list[Instrument] = [INSTRUMENTS[name](view) for name in names]
 
     def begins(self) -> None:
         for instrument in self._instruments:

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from fedal.config import Config
+from fedal.data.world import World
 from fedal.learners.base import Learner
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.losses import cross_entropy, d_cross_entropy
 from fedal.metrics import EVALUATION_BATCH
-from fedal.models import build, candidates, largest
+from fedal.models import build, largest
+from fedal.precision import dtype_of
 from fedal.seeding import BatchStream, torch_seeded
-from fedal.simulate.assemble import DTYPES
-from fedal.simulate.world import World
 
 REFERENCE_BATCH = 128
 
@@ -33,14 +33,14 @@ def train_reference(config: Config, world: World, steps: int) -> TorchLearner:
     Any model gives an upper estimate of lambda_n; a better trained one gives a smaller estimate.
     """
     data = world.dataset
-    name = largest(candidates(data.name, world.input_shape), world.input_shape, data.n_classes)
+    name = largest(world.task.candidates, world.input_shape, data.n_classes)
     with torch_seeded(config.seed, "weights", "reference"):
         model = build(name, world.input_shape, data.n_classes)
-    learner = TorchLearner(model, TorchSettings(lr=config.lr), seed=config.seed, dtype=DTYPES[config.precision])
+    learner = TorchLearner(model, TorchSettings(lr=config.lr), seed=config.seed, dtype=dtype_of(config.precision))
     everybody = np.unique(np.concatenate(list(world.clients.values())))
     stream = BatchStream(len(everybody), REFERENCE_BATCH, config.seed, "reference")
     for step in range(steps):
         chosen = everybody[stream.indices(step)]
-        f = learner.logits(torch.as_tensor(data.train_x[chosen], dtype=DTYPES[config.precision]))
+        f = learner.logits(torch.as_tensor(data.train_x[chosen], dtype=dtype_of(config.precision)))
         learner.learn(d_cross_entropy(f, torch.as_tensor(data.train_y[chosen])))
     return learner

@@ -1,8 +1,8 @@
-"""What an instrument may look at: the clients' learners and a few of everybody's samples, staged once."""
+"""A whole federation, seen from above: what measurements may look at, staged once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -10,12 +10,17 @@ import torch
 from torch import Tensor
 
 from fedal.config import Config
+from fedal.data.streams import Samples
+from fedal.data.world import World
 from fedal.discriminator import Discriminator
-from fedal.engine.loop import Workers
-from fedal.metrics import stratified_subset
+from fedal.engine.loop import Federation, Workers
+from fedal.engine.player import LocalPlayer
+from fedal.errors import FedalError
+from fedal.learners.base import Learner
+from fedal.methods.client import ClientLogic
+from fedal.metrics import accuracy, stratified_subset
+from fedal.precision import dtype_of
 from fedal.seeding import Indices, philox_key, raw_bits
-from fedal.simulate.assemble import DTYPES, Assembly
-from fedal.simulate.world import World
 
 Columns = dict[str, dict[str, float]]
 """client -> column -> value: what was measured. What belongs to no client stands under SERVER."""
@@ -25,22 +30,53 @@ SERVER = ""
 MOST_SAMPLES = 1024  # of each client's data and of the public set
 
 
-@dataclass(frozen=True)
-class Site:
-    """A federation, seen from above. Only measurements may: no client and no server sees any of this together."""
+class FederationView:
+    """Everybody's learners and data. Only measurements may look: no client and no server sees any of this together."""
 
-    config: Config
-    world: World
-    assembly: Assembly
-    workers: Workers
+    def __init__(
+        self,
+        config: Config,
+        world: World,
+        federation: Federation,
+        learners: Mapping[str, Learner],
+        workers: Workers,
+    ) -> None:
+        self.config, self.world, self.federation, self.learners = config, world, federation, learners
+        self.workers = workers
+        data, seed = world.dataset, config.seed
+        self._tests = Samples(data.test_x, dtype_of(config.precision), config.device)
+        self._test_labels = torch.as_tensor(data.test_y, device=config.device)
+        self.all_tests = torch.arange(len(data.test_y), device=config.device)
+        some = stratified_subset(data.test_y, config.eval_samples, seed)
+        self.some_tests = torch.as_tensor(some, device=config.device)  # what rows are about while a run trains
 
     @property
     def discriminator(self) -> Discriminator | None:
-        return getattr(self.assembly.federation.server, "discriminator", None)
+        return getattr(self.federation.server, "discriminator", None)
 
     @property
     def clients(self) -> list[str]:
-        return list(self.assembly.learners)
+        return list(self.learners)
+
+    def logic(self, client: str) -> ClientLogic:
+        """A client's half of the method, where it is in this process and in no stack."""
+        players = {player.names: player for player in self.federation.players if isinstance(player, LocalPlayer)}
+        return players[client,].logic
+
+    def test_accuracy(self, learner: Learner, indices: Tensor) -> float:
+        """Of a model on test samples."""
+        return accuracy(learner, self._tests, self._test_labels, indices)
+
+    def test_accuracies(self, indices: Tensor) -> dict[str, float]:
+        """client -> accuracy of its model on test samples."""
+        found = self.workers.map(lambda client: self.client_accuracy(client, indices), self.clients)
+        return dict(zip(self.clients, found, strict=True))
+
+    def client_accuracy(self, client: str, indices: Tensor) -> float:
+        try:
+            return self.test_accuracy(self.learners[client], indices)
+        except FedalError as error:
+            raise type(error)(f'client "{client}": {error}') from None
 
     @cached_property
     def private(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -64,12 +100,6 @@ class Site:
         return torch.as_tensor(self.world.dataset.train_y[self.world.public[self._public]])
 
     @cached_property
-    def tests(self) -> Tensor:
-        """The test samples that rows of the record are about."""
-        labels = self.world.dataset.test_y
-        return torch.as_tensor(stratified_subset(labels, self.config.eval_samples, self.config.seed))
-
-    @cached_property
     def _public(self) -> Indices:
         return self._some(len(self.world.public_x), "public")
 
@@ -78,4 +108,4 @@ class Site:
         return np.sort(np.argsort(draws, kind="stable")[:MOST_SAMPLES])
 
     def _staged(self, x: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
-        return torch.as_tensor(x).to(device=self.config.device, dtype=DTYPES[self.config.precision])
+        return torch.as_tensor(x).to(device=self.config.device, dtype=dtype_of(self.config.precision))

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedal.config import PAPER_CLIENTS, PAPER_ITERATIONS
+from fedal.data import describe
+from fedal.data.source import BY_ALPHA
 from fedal.errors import ConfigError
 
 Kind = Literal["scores", "iterations", "seconds", "bytes", "variances", "outputs", "data"]
@@ -107,7 +108,7 @@ def _alphas(**paper: tuple[Number, Number, Number]) -> tuple[Column, ...]:
             {"alpha": alpha, "iterations": iterations},
             {_method(name): numbers[place] for name, numbers in paper.items()},
         )
-        for place, (alpha, iterations) in enumerate(PAPER_ITERATIONS.items())
+        for place, (alpha, iterations) in enumerate(BY_ALPHA.items())
     )
 
 
@@ -256,12 +257,13 @@ def find(name: str) -> PaperEntry:
 
 def full_settings(entry: PaperEntry, column: Column) -> dict[str, Any]:
     """The paper's configuration of one column."""
+    paper = describe(entry.dataset).paper
     return {
         "preset": "paper",
         "dataset": entry.dataset,
-        "clients": PAPER_CLIENTS[entry.dataset],
+        "clients": paper.clients,
         "partition": "dirichlet-client-k",
-        "public_size": 1000,
+        "public_size": paper.public_size,
         **column.settings,
         **entry.settings,
     }
@@ -278,7 +280,7 @@ def small_settings(entry: PaperEntry, column: Column, dataset: str) -> dict[str,
         small["clients"] = round(miniature.client_share * settings["clients"])
     if "models" in entry.settings:
         small["models"] = entry.settings["models"]
-    if dataset != "celeba":
+    if not describe(dataset).has_users:
         small["partition"] = "dirichlet-client-k"
     points = 4 if entry.kind == "variances" else 10  # to measure variances takes as long as many iterations
     small["eval_every"] = small["iterations"] // points

@@ -16,10 +16,11 @@ from fedal.campaigns.paper.outcome import Outcome, TableLine, config_words
 from fedal.config import Config
 from fedal.engine.threads import thread_workers
 from fedal.metrics import EVALUATION_BATCH
+from fedal.precision import dtype_of
 from fedal.records.folder import write_json
 from fedal.records.run import Run
-from fedal.simulate.assemble import DTYPES, assemble
-from fedal.simulate.world import prepare_world, restore_world
+from fedal.simulate.assemble import assemble
+from fedal.simulate.prepare import prepare_world, restore_world
 
 SHOWN_CLASS = 3  # of fig:fdal_com
 SHOWN_CLIENTS = 10  # of fig:svhn_data
@@ -77,7 +78,7 @@ def output_matrix(run: Run) -> NDArray[np.float64]:
     config = run.config
     world = restore_world(config, run.folder.partition)
     data = world.dataset
-    x = torch.as_tensor(data.test_x[data.test_y == SHOWN_CLASS]).to(config.device, DTYPES[config.precision])
+    x = torch.as_tensor(data.test_x[data.test_y == SHOWN_CLASS]).to(config.device, dtype_of(config.precision))
     with thread_workers(config.workers) as workers:
         fresh = assemble(config, world, workers).learners
     before = [_mean_probabilities(learner.predict, x) for learner in fresh.values()]

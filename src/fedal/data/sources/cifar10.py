@@ -16,7 +16,7 @@ import numpy as np
 
 from fedal.data.dataset import Dataset, Ints, Pixels, normalise
 from fedal.data.files import File
-from fedal.data.source import Download, Layout, Source
+from fedal.data.source import Download, Layout, Paper, Source
 from fedal.errors import DataError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -118,5 +118,7 @@ CIFAR10 = Source(
     train_samples=50_000,
     test_samples=10_000,
     layouts=(Layout(BINARY, _reader(BINARY, _parse_binary)), Layout(PICKLED, _reader(PICKLED, _parse_pickle))),
+    models=("resnet18", "resnet34"),
+    paper=Paper(clients=15),
     downloads=(Download(f"https://www.cs.toronto.edu/~kriz/{ARCHIVE.path}", ARCHIVE, is_archive=True),),
 )

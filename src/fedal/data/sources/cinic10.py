@@ -13,7 +13,7 @@ import numpy as np
 from fedal.data.dataset import Dataset, Ints, Pixels, normalise
 from fedal.data.files import File, Folder
 from fedal.data.image import read_image
-from fedal.data.source import Download, Layout, Source
+from fedal.data.source import Download, Layout, Paper, Source
 from fedal.data.sources.cifar10 import CLASSES
 
 SPLITS = ("train", "test")
@@ -54,6 +54,8 @@ CINIC10 = Source(
             tuple(Folder(f"{split}/{label}", ".png", IMAGES_PER_CLASS) for split in SPLITS for label in CLASSES), read
         ),
     ),
+    models=("resnet18", "resnet34"),
+    paper=Paper(clients=10, iterations=10_000),
     downloads=(
         Download(f"https://datashare.ed.ac.uk/bitstream/handle/10283/3192/{ARCHIVE.path}", ARCHIVE, is_archive=True),
     ),

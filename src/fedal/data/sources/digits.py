@@ -64,6 +64,8 @@ DIGITS = Source(
     train_samples=1_437,
     test_samples=360,
     layouts=(Layout((CSV,), read),),
+    models=("mlp-small", "cnn-small", "cnn-small-bn"),
+    public_size=300,
     home=_package_folder,
     repair="pip install --force-reinstall scikit-learn",
 )

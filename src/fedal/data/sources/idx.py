@@ -15,7 +15,7 @@ import numpy as np
 
 from fedal.data.dataset import Dataset, Pixels, normalise
 from fedal.data.files import File
-from fedal.data.source import Download, Layout, Source
+from fedal.data.source import Download, Layout, Paper, Source
 from fedal.errors import DataError
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -74,6 +74,7 @@ def _source(
     class_names: tuple[str, ...],
     packed: tuple[File, ...],
     unpacked: tuple[str, ...],
+    paper: Paper,
 ) -> Source:
     plain = tuple(
         File(file, f"md5:{md5}", size)
@@ -88,6 +89,8 @@ def _source(
         train_samples=60_000,
         test_samples=10_000,
         layouts=(Layout(packed, partial(read, suffix=".gz")), Layout(plain, partial(read, suffix=""))),
+        models=("lenet5",),
+        paper=paper,
         downloads=tuple(Download(url + file.path, file) for file in packed),
     )
 
@@ -113,6 +116,7 @@ MNIST = _source(
         "2646ac647ad5339dbf082846283269ea",
         "27ae3e4e09519cfbb04c329615203637",
     ),
+    paper=Paper(clients=10),
 )
 
 FASHION_PACKED = _packed(
@@ -136,4 +140,5 @@ FASHION_MNIST = _source(
         "8181f5470baa50b63fa0f6fddb340f0a",
         "15d484375f8d13e6eb1aabb0c3f46965",
     ),
+    paper=Paper(),
 )

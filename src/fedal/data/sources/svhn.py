@@ -8,7 +8,7 @@ import numpy as np
 
 from fedal.data.dataset import Dataset, Floats, Ints, normalise
 from fedal.data.files import File
-from fedal.data.source import Download, Layout, Source
+from fedal.data.source import Download, Layout, Paper, Source
 from fedal.errors import DataError
 
 TRAIN = File("train_32x32.mat", "md5:e26dedcc434d2e4c54c9b2d4a06d8373", 182_040_794)
@@ -47,6 +47,8 @@ SVHN = Source(
     train_samples=73_257,
     test_samples=26_032,
     layouts=(Layout((TRAIN, TEST), read),),
+    models=("wrn-10-1", "wrn-10-2", "wrn-16-1"),
+    paper=Paper(clients=20),
     downloads=tuple(Download(URL + file.path, file) for file in (TRAIN, TEST)),
     unverified_hint="the restored SVHN-40k files need this",
 )

@@ -17,8 +17,10 @@ from fedal.aggregate import mean_over_clients
 from fedal.lazy import torch
 from fedal.losses import non_target, similarities, similarity_kl
 from fedal.messages import ConsensusAndSimilarities, OutputsAndSimilarities
-from fedal.methods.base import ClientRound, Method, Replies, ServerLogic, ServerRound, stack_outputs, weighted
+from fedal.methods.client import ClientRound, weighted
+from fedal.methods.method import Method
 from fedal.methods.outputs.fccl import CorrelationClient, CorrelationOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, stack_outputs
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,25 +7,17 @@ no class prototypes, because public data have no labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from fedal.aggregate import leave_one_out, mean_over_clients
+from fedal.aggregate import leave_one_out
 from fedal.losses import mse
 from fedal.messages import FeatureConsensus, PublicFeatures
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    Method,
-    PublicOptions,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    stack_outputs,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import PublicOptions
+from fedal.methods.outputs.fedmd import FedMDServer
 
 if TYPE_CHECKING:
     from fedal.learners.base import FeatureLearner
@@ -35,15 +27,8 @@ class FedProtoPublicOptions(PublicOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the squared distance to the mean of the others")
 
 
-class FedProtoPublicServer(ServerLogic):
-    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        reply: Replies | None = None
-        for _ in range(self.hp.tau):
-            up = yield reply
-            present, g = stack_outputs(clients, up)
-            mean = mean_over_clients(g)
-            reply = {n: FeatureConsensus(mean, len(present)) for n in present}
-        return reply
+class FedProtoPublicServer(FedMDServer):
+    consensus = FeatureConsensus
 
 
 class FedProtoPublicClient(ClientLogic):

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from fedal.messages import Codes, Message
-from fedal.methods.base import ClientSetup, Method, ServerSetup
+from fedal.methods.client import ClientSetup
+from fedal.methods.method import Method
 from fedal.methods.outputs.server_distillation import DistillingServer, ServerDistillationOptions, TaughtClient
+from fedal.methods.server import ServerSetup
 from fedal.quantise import UNQUANTISED, LabelCodec
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class CFDServer(DistillingServer):
         super().__init__(setup)
         assert setup.public is not None
         size, delta = (len(setup.public), setup.n_classes), self.hp.delta
-        self._dtype = setup.dtype
+        self._dtype, self._device = setup.dtype, setup.device
         self._up = {n: LabelCodec(self.hp.b_up, *size, delta=delta) for n in setup.roster}
         self._down = {n: LabelCodec(self.hp.b_down, *size, delta=delta) for n in setup.roster}
 
@@ -53,7 +55,7 @@ class CFDServer(DistillingServer):
         if message.begins:
             self._up[client_id].reset()
             self._down[client_id].reset()
-        return self._up[client_id].decode(message.packed, ids, self._dtype)
+        return self._up[client_id].decode(message.packed, ids, self._dtype, self._device)
 
     def write(self, client_id: str, f: Tensor, ids: Indices) -> Codes:
         return Codes(self._down[client_id].encode(self.probs(f), ids))
@@ -88,7 +90,7 @@ class CFDClient(TaughtClient):
 
     def read(self, message: Message, f: Tensor, ids: Indices) -> Tensor:
         assert isinstance(message, Codes)
-        labels = self._down.decode(message.packed, ids, f.dtype)
+        labels = self._down.decode(message.packed, ids, f.dtype, f.device)
         self._in_step = True
         return labels
 

@@ -18,16 +18,11 @@ from fedal.aggregate import leave_one_out
 from fedal.errors import NotApplicableError
 from fedal.losses import cross_correlation, d_kl
 from fedal.messages import Consensus, Outputs
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    ClientSetup,
-    Method,
-    ServerRound,
-    TransferOptions,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import TransferOptions
 from fedal.methods.outputs.fedmd import FedMDServer
+from fedal.methods.server import ServerRound
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,18 +18,10 @@ from fedal.lazy import torch
 from fedal.learners.base import State
 from fedal.losses import d_kl
 from fedal.messages import Guidance, Outputs
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    Method,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    stack_outputs,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, weighted
+from fedal.methods.method import Method
 from fedal.methods.outputs.fedmd_lf import LessForgettingOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, stack_outputs
 
 
 class FedALOptions(LessForgettingOptions):

@@ -13,18 +13,11 @@ from pydantic import Field
 
 from fedal.aggregate import leave_one_out, mean_over_clients
 from fedal.losses import kl, l1, mse
-from fedal.messages import Consensus, Outputs
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    Method,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    TransferOptions,
-    stack_outputs,
-    weighted,
-)
+from fedal.messages import Consensus, FeatureConsensus, Outputs
+from fedal.methods.client import ClientLogic, ClientRound, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import TransferOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, stack_outputs
 
 
 class FedMDOptions(TransferOptions):
@@ -35,13 +28,15 @@ class FedMDOptions(TransferOptions):
 
 
 class FedMDServer(ServerLogic):
+    consensus: type[Consensus | FeatureConsensus] = Consensus
+
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
         reply: Replies | None = None
         for _ in range(self.hp.tau):
             up = yield reply
             present, f = stack_outputs(clients, up)
             mean = mean_over_clients(f)
-            reply = {n: Consensus(mean, len(present)) for n in present}
+            reply = {n: self.consensus(mean, len(present)) for n in present}
         return reply
 
 

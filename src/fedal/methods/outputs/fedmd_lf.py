@@ -11,7 +11,9 @@ from pydantic import Field
 from fedal.aggregate import leave_one_out
 from fedal.losses import d_kl
 from fedal.messages import Consensus, Outputs
-from fedal.methods.base import ClientLogic, ClientRound, Method, TransferOptions, weighted
+from fedal.methods.client import ClientLogic, ClientRound, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import TransferOptions
 from fedal.methods.outputs.fedmd import FedMDServer
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fedal.methods.base import ClientLogic, ClientRound, Method, MethodOptions
+from fedal.methods.client import ClientLogic, ClientRound
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
 
 
 class LocalClient(ClientLogic):

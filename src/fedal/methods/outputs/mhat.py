@@ -8,7 +8,7 @@ All of the algorithm is in server_distillation.py; CFD without compression and w
 from __future__ import annotations
 
 from fedal.messages import Outputs
-from fedal.methods.base import Method
+from fedal.methods.method import Method
 from fedal.methods.outputs.server_distillation import DistillingServer, ServerDistillationOptions, TaughtClient
 
 METHOD = Method(

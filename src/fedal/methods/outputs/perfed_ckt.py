@@ -18,18 +18,10 @@ from fedal.errors import NotApplicableError
 from fedal.lazy import torch
 from fedal.losses import kl, kl_to_probs, l2, l2_of_probs
 from fedal.messages import Centroids, Outputs
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    Method,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    TransferOptions,
-    stack_outputs,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import TransferOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, stack_outputs
 from fedal.seeding import philox_key, raw_bits
 
 if TYPE_CHECKING:

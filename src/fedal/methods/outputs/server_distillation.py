@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from fedal.aggregate import mean_over_clients
+from fedal.facts import setting
 from fedal.lazy import torch
 from fedal.losses import kl_to_probs
 from fedal.messages import Message, Outputs
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    TransferOptions,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, weighted
+from fedal.methods.options import TransferOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,10 +32,13 @@ class ServerDistillationOptions(TransferOptions):
     average: Literal["logits", "probs"] = Field(
         "logits", description="the server's target: softmax of the mean logits, or mean of the probabilities"
     )
-    server_model: str = Field(  # never a module: a foreign run folder may name it
+    server_model: str = setting(  # never a module: a foreign run folder may name it
         "auto",
+        "the server's model, a name of `fedal models`; auto: the largest candidate of the data set",
         pattern="^[a-z0-9-]+$",
-        description="the server's model, a name of `fedal models`; auto: the largest candidate of the data set",
+        sites=True,
+        changes="weights",
+        expected="auto or a name of `fedal models`",
     )
     server_steps: int = Field(1, ge=1, description="steps of the server's model on each public batch")
     warmup: int = Field(

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedal.messages import Weights
-from fedal.methods.base import ClientRound, Method, Replies, ServerRound
+from fedal.methods.client import ClientRound
+from fedal.methods.method import Method
 from fedal.methods.parameters.groups import GroupClient, GroupOptions, GroupServer
+from fedal.methods.server import ServerRound
 
 
 class FedAvgServer(GroupServer):
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        reply: Replies | None = None
-        if t == 0:
-            up = yield reply
-            reply = self.first_of_each(clients, up)
+        reply = yield from self.joins(t, clients)
         up = yield reply
         return self.average_of_each(clients, up)
 

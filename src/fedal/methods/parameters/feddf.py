@@ -17,9 +17,11 @@ from fedal.errors import NotApplicableError
 from fedal.lazy import torch
 from fedal.losses import d_kl
 from fedal.messages import Consensus, Outputs, Weights
-from fedal.methods.base import ClientRound, Method, Replies, ServerRound, ServerSetup, Uploads, after
+from fedal.methods.client import ClientRound
+from fedal.methods.method import Method
 from fedal.methods.outputs.fedmd import FedMDClient, FedMDOptions, FedMDServer
 from fedal.methods.parameters.groups import GroupClient, GroupOptions, GroupServer
+from fedal.methods.server import Replies, ServerRound, ServerSetup, Uploads, after
 
 if TYPE_CHECKING:
     from fedal.learners.base import WeightLearner
@@ -42,10 +44,7 @@ class FedDFServer(GroupServer, FedMDServer):
             )
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        reply: Replies | None = None
-        if t == 0:
-            up = yield reply
-            reply = self.first_of_each(clients, up)
+        reply = yield from self.joins(t, clients)
         if self.hp.transfer == "clients":
             reply = yield from after(reply, FedMDServer.round(self, t, clients))
         up = yield reply

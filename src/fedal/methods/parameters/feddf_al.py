@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedal.messages import Guidance, Outputs, Weights
-from fedal.methods.base import ClientRound, Method, Replies, ServerRound, after
+from fedal.methods.client import ClientRound
+from fedal.methods.method import Method
 from fedal.methods.outputs.fedal import FedALClient, FedALOptions, FedALServer
 from fedal.methods.parameters.groups import GroupClient, GroupOptions, GroupServer
+from fedal.methods.server import ServerRound, after
 
 
 class FedDFALOptions(GroupOptions, FedALOptions):
@@ -20,10 +22,7 @@ class FedDFALOptions(GroupOptions, FedALOptions):
 
 class FedDFALServer(GroupServer, FedALServer):
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        reply: Replies | None = None
-        if t == 0:
-            up = yield reply
-            reply = self.first_of_each(clients, up)
+        reply = yield from self.joins(t, clients)
         reply = yield from after(reply, FedALServer.round(self, t, clients))
         up = yield reply
         return self.average_of_each(clients, up)

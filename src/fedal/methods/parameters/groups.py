@@ -14,7 +14,9 @@ from pydantic import Field
 
 from fedal.aggregate import average_weights
 from fedal.messages import Weights
-from fedal.methods.base import ClientLogic, ClientRound, MethodOptions, Replies, ServerLogic, ServerSetup, Uploads
+from fedal.methods.client import ClientLogic, ClientRound
+from fedal.methods.options import MethodOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
 
 if TYPE_CHECKING:
     from fedal.learners.base import WeightLearner
@@ -65,8 +67,11 @@ class GroupServer(ServerLogic):
                 found.setdefault((self._architectures.get(n), shapes), []).append(n)
         return list(found.values())
 
-    def first_of_each(self, clients: Sequence[str], up: Uploads) -> Replies:
-        """The weights of its first member for every member of a group."""
+    def joins(self, t: int, clients: Sequence[str]) -> ServerRound:
+        """The exchange that gives every member of a group the weights of its first; later rounds have none."""
+        if t > 0:
+            return None
+        up = yield None
         return {
             n: Weights(up[group[0]].values, up[n].samples, len(group))
             for group in self.groups(clients, up)

@@ -16,18 +16,10 @@ from pydantic import Field
 from fedal.lazy import torch
 from fedal.losses import d_cross_entropy, d_kl
 from fedal.messages import PrivateAnswers, PrivateSamples
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    ClientSetup,
-    Method,
-    MethodOptions,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,8 +75,9 @@ class FedGKTClient(ClientLogic):
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         # The head's last logits on each own sample; double: they are stored as exactly as any run computes them.
-        self._answers = torch.zeros(len(self.private), self.private.n_classes, dtype=torch.float64)
-        self._answered = torch.zeros(len(self.private), dtype=torch.bool)
+        shape = len(self.private), self.private.n_classes
+        self._answers = torch.zeros(shape, dtype=torch.float64, device=self.private.device)
+        self._answered = self._answers.new_zeros(len(self.private), dtype=torch.bool)
 
     def round(self, t: int) -> ClientRound:
         learner = cast("FeatureLearner", self.learner)

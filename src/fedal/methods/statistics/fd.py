@@ -15,24 +15,16 @@ from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means_of_others, class_weights, other_owners
 from fedal.lazy import torch
+from fedal.learners.base import State, copied
 from fedal.losses import soft_cross_entropy
 from fedal.messages import ClassOutputs
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    ClientSetup,
-    Method,
-    PrivateOnlyOptions,
-    ServerLogic,
-    ServerRound,
-    stack_outputs,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import PrivateOnlyOptions
+from fedal.methods.server import ServerLogic, ServerRound, stack_outputs
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from fedal.learners.base import State
 
 
 class FDOptions(PrivateOnlyOptions):
@@ -69,13 +61,13 @@ class FDClient(ClientLogic):
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         K, rounds = self.private.n_classes, -(-self.hp.table_steps // self.hp.local_steps)
-        self._sums = torch.zeros(rounds, K, K, dtype=torch.float64)  # of probabilities in the last rounds, by label
-        self._counts = torch.zeros(rounds, K, dtype=torch.int32)
-        self._teacher = torch.zeros(K, K)  # the others' mean output per label,
-        self._owners = torch.zeros(K, dtype=torch.int32)  # and how many of them it comes from
+        self._teacher = torch.zeros(K, K, device=self.private.device)  # the others' mean output per label,
+        self._owners = self._teacher.new_zeros(K, dtype=torch.int32)  # and how many of them it comes from
+        self._sums = self._teacher.new_zeros(rounds, K, K, dtype=torch.float64)  # of own probabilities by label, and
+        self._counts = self._owners.new_zeros(rounds, K)  # of how many samples, in each of the last rounds
 
     def round(self, t: int) -> ClientRound:
-        seen = ClassSums.empty(*self._teacher.shape)
+        seen = ClassSums.empty(*self._teacher.shape, self.private.device)
         for x, y in self.private_batches(t, self.hp.local_stages):
             f = self.learner.logits(x)
             seen.add(torch.softmax(f, -1), y)
@@ -94,14 +86,14 @@ class FDClient(ClientLogic):
     def _target(self, f: Tensor, y: Tensor) -> Tensor:
         """The others' row for each label; zeros, which add nothing, where none of them has the class."""
         known = (self._owners > 0)[:, None]
-        return torch.where(known, self._teacher.to(f), 0)[y]
+        return torch.where(known, self._teacher.to(f.dtype), 0)[y]
 
     def state_dict(self) -> State:
         return {"sums": self._sums, "counts": self._counts, "teacher": self._teacher, "owners": self._owners}
 
     def load_state_dict(self, state: State) -> None:
-        self._sums, self._counts = state["sums"], state["counts"]
-        self._teacher, self._owners = state["teacher"], state["owners"]
+        own = copied(state, self.private.device)
+        self._sums, self._counts, self._teacher, self._owners = (own[name] for name in self.state_dict())
 
 
 METHOD = Method(

@@ -15,24 +15,16 @@ from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means, class_weights
 from fedal.lazy import torch
+from fedal.learners.base import FeatureLearner, State, copied
 from fedal.losses import mse
 from fedal.messages import ClassFeatures, Prototypes
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    ClientSetup,
-    Method,
-    PrivateOnlyOptions,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    weighted,
-)
+from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
+from fedal.methods.method import Method
+from fedal.methods.options import PrivateOnlyOptions
+from fedal.methods.server import ServerLogic, ServerRound, ServerSetup
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from fedal.learners.base import FeatureLearner, State
 
 
 class FedProtoOptions(PrivateOnlyOptions):
@@ -49,13 +41,13 @@ class FedProtoOptions(PrivateOnlyOptions):
 class FedProtoServer(ServerLogic):
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
-        self.prototypes = torch.zeros(setup.n_classes, setup.feature_width, dtype=setup.dtype)
+        self.prototypes = torch.zeros(setup.n_classes, setup.feature_width, dtype=setup.dtype, device=setup.device)
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
         up = yield None
         present = [n for n in clients if n in up]
         counts = torch.stack([up[n].counts for n in present])  # (N, K)
-        rows = torch.zeros(len(present), *self.prototypes.shape, dtype=self.prototypes.dtype)
+        rows = self.prototypes.new_zeros(len(present), *self.prototypes.shape)
         for mine, shown, n in zip(rows, counts > 0, present, strict=True):
             mine[shown] = up[n].rows
         means = class_means(rows, class_weights(counts, self.hp.average))
@@ -67,7 +59,7 @@ class FedProtoServer(ServerLogic):
         return {"prototypes": self.prototypes}
 
     def load_state_dict(self, state: State) -> None:
-        self.prototypes = state["prototypes"]
+        self.prototypes = copied(state["prototypes"], self.prototypes.device)
 
 
 class FedProtoClient(ClientLogic):
@@ -75,10 +67,11 @@ class FedProtoClient(ClientLogic):
 
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
-        self.prototypes = torch.zeros(self.private.n_classes, self.learner.feature_width)
+        shape = self.private.n_classes, self.learner.feature_width
+        self.prototypes = torch.zeros(shape, device=self.private.device)
 
     def round(self, t: int) -> ClientRound:
-        seen = ClassSums.empty(*self.prototypes.shape)
+        seen = ClassSums.empty(*self.prototypes.shape, self.private.device)
         for x, y in self.private_batches(t, self.hp.local_stages):
             f, g = self.learner.logits_and_features(x)
             seen.add(g, y)
@@ -91,11 +84,11 @@ class FedProtoClient(ClientLogic):
 
     def _target(self, g: Tensor, y: Tensor) -> Tensor:
         """The prototype of each label; a sample whose class has none is its own target and adds nothing."""
-        rows = self.prototypes.to(g)[y]
+        rows = self.prototypes.to(g.dtype)[y]
         return torch.where(rows.any(-1, keepdim=True), rows, g)
 
     def _mean_of_everything(self) -> ClassSums:
-        seen = ClassSums.empty(*self.prototypes.shape)
+        seen = ClassSums.empty(*self.prototypes.shape, self.private.device)
         for x, y in self.private.everything():
             seen.add(self.learner.logits_and_features(x, "eval")[1], y)
             self.learner.forget()
@@ -105,7 +98,7 @@ class FedProtoClient(ClientLogic):
         return {"prototypes": self.prototypes}
 
     def load_state_dict(self, state: State) -> None:
-        self.prototypes = state["prototypes"]
+        self.prototypes = copied(state["prototypes"], self.prototypes.device)
 
 
 METHOD = Method(

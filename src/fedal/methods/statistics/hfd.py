@@ -14,25 +14,16 @@ from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means_of_others, class_weights, other_owners
 from fedal.lazy import torch
+from fedal.learners.base import State, copied
 from fedal.losses import soft_cross_entropy
 from fedal.messages import ClassInputs, MeanInputOutputs, Message
-from fedal.methods.base import (
-    ClientLogic,
-    ClientRound,
-    ClientSetup,
-    Method,
-    MethodOptions,
-    Replies,
-    ServerLogic,
-    ServerRound,
-    ServerSetup,
-    Uploads,
-)
+from fedal.methods.client import ClientLogic, ClientRound, ClientSetup
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
+from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from fedal.learners.base import State
 
 FEW = 8  # fewer samples than this make poor batch statistics
 
@@ -51,7 +42,7 @@ class HFDOptions(MethodOptions):
 class HFDServer(ServerLogic):
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
-        self._roster = setup.roster
+        self._roster, self._device = setup.roster, setup.device
         self._inputs: dict[str, State] = {}  # client -> its mean inputs and label counts
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
@@ -79,11 +70,7 @@ class HFDServer(ServerLogic):
         return {"inputs": self._inputs}
 
     def load_state_dict(self, state: State) -> None:
-        self._inputs = {n: _copies(own) for n, own in state["inputs"].items()}
-
-
-def _copies(tensors: State) -> State:
-    return {name: tensor.clone() for name, tensor in tensors.items()}
+        self._inputs = copied(state["inputs"], self._device)
 
 
 def _outputs_of_others(clients: Sequence[str], up: Uploads) -> Replies:
@@ -117,7 +104,7 @@ class HFDClient(ClientLogic):
 
     def _exchange_inputs(self) -> Generator[Message, Any, None]:
         x, _ = self.private.batch(0, 0)
-        own = ClassSums.empty(self.private.n_classes, x[0].numel())
+        own = ClassSums.empty(self.private.n_classes, x[0].numel(), x.device)
         for inputs, labels in self.private.everything():
             own.add(inputs.flatten(1), labels)
         mine, has = own.means(x.dtype), (own.counts > 0).to(torch.int32)
@@ -168,8 +155,8 @@ class HFDClient(ClientLogic):
         return {"inputs": self._inputs, "teacher": self._teacher}
 
     def load_state_dict(self, state: State) -> None:
-        self._inputs = _copies(state["inputs"])
-        self._teacher = None if state["teacher"] is None else state["teacher"].clone()
+        own = copied(state, self.private.device)
+        self._inputs, self._teacher = own["inputs"], own["teacher"]
 
 
 METHOD = Method(

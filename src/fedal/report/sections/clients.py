@@ -60,5 +60,6 @@ def _table(overview: Overview) -> Markup:
 def _worst(group: Group, key: str) -> str:
     record, row = min(_finals(group, key), key=lambda found: float(found[1][key]))
     samples = row.get("private_samples", math.nan)
-    has = f", {samples:.0f} private samples" if math.isfinite(samples) else ""
-    return f"{_client_name(record, row)} ({row.get('model', 'model unknown')}{has})"
+    about = [str(row.get("model", "model unknown"))] * (not record.is_server)
+    about += [f"{samples:.0f} private samples"] * math.isfinite(samples)
+    return _client_name(record, row) + f" ({', '.join(about)})" * bool(about)

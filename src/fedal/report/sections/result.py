@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fedal import methods
 from fedal.records.numbers import NONE, count, duration, p_value, share, short, signed, size, with_spread
@@ -26,6 +26,8 @@ from fedal.report.measures import (
     UPLOADED,
     Measure,
 )
+
+Cell = Callable[[Group], object]
 
 WHOSE = {"clients": "each client's own", "server": "the server's", "groups": "one per group of equal models"}
 
@@ -61,9 +63,7 @@ def _nothing_to_compare(overview: Overview) -> str:
     if not any(group.finished for group in overview.groups):
         return "No run is complete yet, so there are no final numbers; the curves show how far it got."
     if overview.only_servers:
-        return (
-            "No site shares its accuracy (`fedal join --share-metrics`), so this page does not know how good they are."
-        )
+        return "No site shares its accuracy (fedal join --share-metrics), so this page does not know how good they are."
     return "No finished run has a final accuracy that is a number."
 
 
@@ -86,22 +86,39 @@ def _in_words(found: Difference) -> str:
 
 
 def _final_table(overview: Overview) -> Markup:
-    others = [SERVER, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL]
-    if overview.accuracy is ACCURACY:
-        others = [OWN, OWN_WORST, *others]
-    optional = [measure for measure in others if overview.has(measure.key)]
-    columns: list[str | tuple[str, str]] = ["method", "seeds", (overview.accuracy.name, "mean ± spread of seeds")]
-    columns += [(overview.worst.name, "mean of seeds"), (SPREAD.name, "standard deviation"), "iterations"]
-    columns += [(UPLOADED.name, "per client"), (DOWNLOADED.name, "per client"), TIME.name]
-    columns += [measure.name for measure in optional]
-    rows = [_final_row(overview, group, optional) for group in overview.groups]
+    columns = _columns(overview)
+    rows = [[named(overview, group), *_cells(overview, group, list(columns.values()))] for group in overview.groups]
     where = "on the whole global test set" if overview.accuracy is ACCURACY else "on the test data of their own sites"
     caption = (
         f"Final models {where}: not the best evaluation on the way but the last one. "
         f"Whose model: {_whose_models(overview)}."
     )
     missing = [element("p", f"{name} is not applicable: {why}") for name, why in overview.not_applicable.items()]
-    return markup(table(caption, columns, rows, name="Results", cls="numbers stacked"), *missing)
+    inner = table(caption, ["method", "seeds", *columns], rows, name="Results", cls="numbers stacked")
+    return markup(inner, *missing)
+
+
+def _columns(overview: Overview) -> dict[str | tuple[str, str], Cell]:
+    """heading -> the cell of a group with finished runs."""
+
+    def value(measure: Measure) -> Cell:
+        return lambda group: _value(group, measure)
+
+    def per_client(measure: Measure) -> Cell:
+        return lambda group: size(group.mean(measure.key) / (group.client_count or 1))
+
+    spread: dict[str | tuple[str, str], Cell] = {(SPREAD.name, "standard deviation"): value(SPREAD)}
+    others = [OWN, OWN_WORST] * (overview.accuracy is ACCURACY) + [SERVER, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL]
+    return {
+        (overview.accuracy.name, "mean ± spread of seeds"): lambda group: _accuracy(group, overview.accuracy),
+        (overview.worst.name, "mean of seeds"): value(overview.worst),
+        **(spread if overview.has(SPREAD.key) else {}),
+        "iterations": lambda group: count(group.mean("iteration")),
+        (UPLOADED.name, "per client"): per_client(UPLOADED),
+        (DOWNLOADED.name, "per client"): per_client(DOWNLOADED),
+        TIME.name: lambda group: duration(group.mean(TIME.key)),
+        **{measure.name: value(measure) for measure in others if overview.has(measure.key)},
+    }
 
 
 def _whose_models(overview: Overview) -> str:
@@ -115,25 +132,22 @@ def _whose_models(overview: Overview) -> str:
     return "; ".join(f"{words} ({', '.join(labels)})" for words, labels in whose.items())
 
 
-def _final_row(overview: Overview, group: Group, optional: Sequence[Measure]) -> list[object]:
-    name = named(overview, group)
+def _cells(overview: Overview, group: Group, columns: Sequence[Cell]) -> list[object]:
     done, planned = len(group.finished), len(group.records)
     seeds = str(done) if done == planned else f"{done} of {planned}"
-    if not done:
-        curve = group.curve(overview.accuracy.key)
-        last = f"so far {curve[-1].mean:.4f} at iteration {curve[-1].iteration:g}" if curve else "nothing recorded"
-        return [name, seeds, last, *[NONE] * (6 + len(optional))]
-    clients, accuracies = group.client_count or 1, group.finals(overview.accuracy.key).values()
-    return [
-        name, seeds,
-        element("strong", with_spread(accuracies)) if accuracies else NONE,
-        _optional(group, overview.worst), _optional(group, SPREAD), count(group.mean("iteration")),
-        size(group.mean(UPLOADED.key) / clients), size(group.mean(DOWNLOADED.key) / clients),
-        duration(group.mean(TIME.key)), *(_optional(group, measure) for measure in optional),
-    ]  # fmt: skip
+    if done:
+        return [seeds, *(cell(group) for cell in columns)]
+    curve = group.curve(overview.accuracy.key)
+    last = f"so far {curve[-1].mean:.4f} at iteration {curve[-1].iteration:g}" if curve else "nothing recorded"
+    return [seeds, last, *[NONE] * (len(columns) - 1)]
 
 
-def _optional(group: Group, measure: Measure) -> object:
+def _accuracy(group: Group, measure: Measure) -> object:
+    found = group.finals(measure.key).values()
+    return element("strong", with_spread(found)) if found else NONE
+
+
+def _value(group: Group, measure: Measure) -> object:
     if not group.finals(measure.key):
         return NONE
     value = group.mean(measure.key)

@@ -1,10 +1,7 @@
-"""The data of a run: who owns which samples, what is public, what is tested on. Decided before anything is written."""
+"""The data of a run, from its config: decided before anything is written."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,66 +10,23 @@ from numpy.typing import NDArray
 from fedal import data as data_sources
 from fedal.config import Config
 from fedal.data.dataset import Dataset
-from fedal.data.partition import class_table, divide, draw_public
-from fedal.durable import write_atomically
+from fedal.data.partition import divide, draw_public
+from fedal.data.world import World, read_division
 from fedal.errors import CheckpointError, ConfigError, DataError
 from fedal.seeding import Indices, partition_generator
 
-
-@dataclass(frozen=True)
-class Task:
-    """What is known of the data on both sides of a deployment: enough to build models and messages."""
-
-    dataset: str
-    input_shape: tuple[int, ...]
-    n_classes: int
-
-
-@dataclass(frozen=True)
-class World:
-    """A data set divided: index lists into its training samples, and the public inputs."""
-
-    dataset: Dataset
-    clients: dict[str, Indices]
-    public: Indices | None  # indices of training samples, or None when public_x came from elsewhere
-    public_x: NDArray[np.float32]
-    leftovers: int
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.dataset.sample_shape
-
-    @property
-    def task(self) -> Task:
-        return Task(self.dataset.name, self.input_shape, self.dataset.n_classes)
-
-    def class_counts(self) -> NDArray[np.int64]:
-        """Samples per client and class.  -> (N, K)"""
-        return class_table(self.dataset.train_y, list(self.clients.values()), self.dataset.n_classes)
-
-    def save(self, path: Path) -> None:
-        arrays: dict[str, NDArray[np.generic]] = {f"client/{name}": part for name, part in self.clients.items()}
-        arrays["class_counts"] = self.class_counts()
-        arrays["leftovers"] = np.array(self.leftovers)
-        arrays["fingerprint"] = np.frombuffer(_fingerprint(self.dataset), np.uint8)
-        if self.public is not None:
-            arrays["public"] = self.public
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        write_atomically(path, buffer.getvalue())
+MOST_PUBLIC = 1000  # samples of the public set, unless it is told or a fact of the data set
 
 
 def load_dataset(config: Config) -> Dataset:
     if config.data is not None:
         return data_sources.load_npz(config.data)
-    max_users = None
-    if config.dataset == "celeba":  # decode no more celebrities than clients and public set need
-        max_users = 2 * len(config.client_names) + (config.public_size or 1000) // 10
+    needed = data_sources.describe(config.dataset).users_needed
     return data_sources.load(
         config.dataset,
         folder=config.data_folder,
         accept_unverified=config.accept_unverified,
-        max_users=max_users,
+        max_users=needed and needed(len(config.client_names), config.public_size or MOST_PUBLIC),
     )
 
 
@@ -124,43 +78,26 @@ def restore_world(
 ) -> World:
     """The division that was saved with a run; refused when the data are not the ones it was made for."""
     dataset = dataset or load_dataset(config)
-    try:
-        with np.load(path, allow_pickle=False) as saved:
-            arrays = {name: saved[name] for name in saved.files}
-        clients = {name: arrays[f"client/{name}"] for name in config.client_names}
-        fingerprint, leftovers = arrays["fingerprint"].tobytes(), int(arrays["leftovers"])
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
-    if fingerprint != _fingerprint(dataset):
-        raise CheckpointError(
-            f"{path} was made for other training data than {dataset.name} holds now. "
-            "Put the original data back, or start a new run."
-        )
-    public = arrays.get("public")
-    if public is not None:
-        public_x = dataset.train_x[public]
+    division = read_division(path, dataset)
+    absent = [name for name in config.client_names if name not in division.clients]
+    if absent:
+        raise CheckpointError(f'{path}: cannot be read (there are no samples of client "{absent[0]}").')
+    if division.public is not None:
+        public_x = dataset.train_x[division.public]
     elif public_x is None and config.public is not None:
         public_x = data_sources.load_public_npz(config.public)
     if public_x is None:
         raise CheckpointError(f"{path}: this run used public inputs given in Python; pass them to resume() again.")
-    return World(dataset, clients, public, public_x, leftovers)
+    clients = {name: division.clients[name] for name in config.client_names}
+    return World(dataset, clients, division.public, public_x, division.leftovers)
 
 
 def public_size(config: Config, dataset: Dataset) -> int:
     if config.public_size is not None:
         return config.public_size
-    if dataset.name == "digits":
-        return 300
-    return min(1000, len(dataset.train_y) // 4)
+    known = data_sources.SOURCES.get(dataset.name)
+    return (known and known.public_size) or min(MOST_PUBLIC, len(dataset.train_y) // 4)
 
 
 def default_partition(config: Config) -> str:
-    return "by-user" if config.dataset == "celeba" and config.data is None else "dirichlet"
-
-
-def _fingerprint(dataset: Dataset) -> bytes:
-    """Names the training data: labels and a sample of the inputs."""
-    sha = hashlib.sha256(dataset.train_y.tobytes())
-    sha.update(repr(dataset.train_x.shape).encode())
-    sha.update(np.ascontiguousarray(dataset.train_x[:: max(1, len(dataset.train_x) // 64)]).tobytes())
-    return sha.digest()
+    return data_sources.describe(config.dataset).partition if config.data is None else "dirichlet"

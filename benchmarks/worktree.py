@@ -1,0 +1,30 @@
+"""Another commit of this repository beside this one, for as long as it is looked at."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).parents[1]
+
+
+@contextmanager
+def worktree(commit: str) -> Iterator[Path]:
+    """A folder with the files of `commit`; removed at the end, whatever happens."""
+    with tempfile.TemporaryDirectory(prefix="fedal-") as temporary:
+        folder = Path(temporary) / "tree"
+        try:
+            _git("worktree", "add", "--detach", "--quiet", str(folder), commit)
+            yield folder
+        finally:
+            if folder.exists():
+                _git("worktree", "remove", "--force", str(folder))
+
+
+def _git(*words: str) -> None:
+    done = subprocess.run(["git", "-C", str(HERE), *words], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr.strip())

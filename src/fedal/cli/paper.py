@@ -1,0 +1,73 @@
+"""`fedal paper`: the tables and figures of the FedAL paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+
+from fedal.cli.interrupt import StopOnce
+from fedal.cli.options import Jobs, Quiet
+from fedal.cli.printing import print_table, warn
+from fedal.cli.screen import Screen
+from fedal.errors import ConfigError, FedalError
+
+
+def paper(
+    name: Annotated[str, typer.Argument(help="list, or a name from it.")],
+    scale: Annotated[str, typer.Option(help="small: minutes on two cores; full: the paper's setting.")] = "small",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds 0, 1, ...", show_default="see the list; full: 3")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all runs, tables and figures.")] = Path("runs/paper"),
+    jobs: Jobs = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Implied: an interrupted entry continues.")] = True,
+    quiet: Quiet = False,
+) -> None:
+    """Play a table or figure of the FedAL paper again and show ours beside the paper's."""
+    if name == "list":
+        _print_entries()
+        return
+    from fedal.campaigns.paper.entries import find
+
+    entry = find(name)
+    if scale not in ("small", "full"):
+        raise ConfigError(f"--scale {scale}: expected small or full.")
+
+    from fedal.campaigns.paper.outcome import HEADS
+    from fedal.campaigns.paper.run import play
+    from fedal.figures.paper import draw
+
+    stop = StopOnce()
+    with Screen(quiet).live() as screen:
+        outcome = play(
+            entry, cast(Literal["small", "full"], scale), out, seeds=seeds, jobs=jobs, watch=screen.watch,
+            should_stop=stop.requested,
+        )  # fmt: skip
+    print_table(outcome.title, list(HEADS), [line.cells() for line in outcome.lines])
+    print(f"ours: {outcome.quantity}; spread: standard deviation over seeds")
+    for note in outcome.notes:
+        print(f"note: {note}")
+    written = outcome.write()
+    try:
+        written += draw(outcome)
+    except FedalError as error:  # matplotlib is an extra
+        warn(error)
+    print("written: " + ", ".join(map(str, written)))
+    if outcome.is_empty:
+        raise typer.Exit(1)
+
+
+def _print_entries() -> None:
+    from fedal.campaigns.paper.entries import ENTRIES
+    from fedal.campaigns.paper.run import choose_data, minutes
+
+    found = {name: choose_data(name, "small") for name in {entry.dataset for entry in ENTRIES}}
+    rows = []
+    for entry in ENTRIES:
+        dataset, words, _ = found[entry.dataset]
+        time = minutes(entry, dataset)
+        rows.append([entry.name, entry.label, entry.title, words, f"{time:.0f} min" if time >= 1 else "under 1 min"])
+    print_table("The FedAL paper, arXiv 2311.16584", ["name", "label", "what", "small runs on", "small takes"], rows)
+    print("small takes: an estimate for two free cores. full: days to weeks; `fedal plan` estimates a run of it.")

@@ -1,0 +1,34 @@
+"""What several commands print: tables and the last line of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = False) -> None:
+    """A table on the terminal; with `numbers` all columns but the first are aligned at the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", justify="right" if numbers and index else "left")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table) if console.is_terminal else Console(width=160).print(table)
+
+
+def warn(text: object) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def verdict(final: dict[str, Any]) -> str:
+    return (
+        f"final test accuracy {final['test_accuracy']:.4f} ± {final['test_accuracy_std']:.4f} over clients "
+        f"(worst {final['test_accuracy_min']:.4f}) on {final['test_samples']} samples "
+        f"after {final['iteration']} iterations"
+    )

@@ -1,0 +1,67 @@
+"""Commands that train one federation: `run` and `resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedal.cli.interrupt import StopOnce
+from fedal.cli.options import Quiet, Said, Trust, takes_settings
+from fedal.cli.printing import verdict
+from fedal.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from fedal.config import Config
+    from fedal.data.world import World
+
+Out = Annotated[Path | None, typer.Option(help="The run folder.", show_default="runs/DATE-METHOD-DATASET-SEED")]
+
+
+@takes_settings()
+def run(said: Said, out: Out = None, quiet: Quiet = False) -> None:
+    """Train one federation and write a run folder."""
+    config = said.config()
+
+    from fedal.simulate.run import run as play
+
+    with Screen(quiet).live() as screen:
+        result = play(config, out, listener=_listener(screen, config.method))
+    print(f"{verdict(result.final)}\nrun folder: {result.path}")
+
+
+def resume(
+    folder: Path,
+    iterations: Annotated[int | None, typer.Option(help="Extend the run to this length.")] = None,
+    trust: Trust = False,
+    quiet: Quiet = False,
+) -> None:
+    """Continue a run that was stopped or killed, or extend a finished one."""
+    from fedal.records.folder import RunFolder
+
+    config = RunFolder(folder).read_config(trust=trust)
+    if iterations is None and RunFolder(folder).summary.exists():
+        print(f"{folder} is already complete. Extend it with `fedal resume {folder} --iterations N`.")
+        return
+
+    from fedal.simulate.run import resume as play_on
+
+    with Screen(quiet).live() as screen:
+        result = play_on(folder, iterations=iterations, trust=trust, listener=_listener(screen, config.method))
+    print(f"{verdict(result.final)}\nrun folder: {result.path}")
+
+
+def _listener(screen: Screen, name: str) -> Any:
+    from fedal.simulate.session import Listener
+
+    def started(config: Config, world: World, models: dict[str, str], done: int, total: int) -> None:
+        screen.started(name, done * config.tau, total * config.tau)
+
+    return Listener(
+        started=started,
+        advanced=lambda done, total: screen.advanced(name, done, total),
+        recorded=lambda row: screen.recorded(name, row),
+        warned=screen.warned,
+        should_stop=StopOnce().requested,
+    )

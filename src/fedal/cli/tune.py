@@ -1,0 +1,78 @@
+"""`fedal tune`: a search for settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+from fedal.cli.interrupt import StopOnce
+from fedal.cli.options import Jobs, Quiet, Said, takes_settings
+from fedal.cli.printing import print_table, warn
+from fedal.cli.screen import Screen
+from fedal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedal.campaigns.tune import Tuning
+
+Grid = Annotated[list[str] | None, typer.Option("--grid", metavar="KEY=A,B,...", help="Values to try; repeatable.")]
+Ranges = Annotated[
+    list[str] | None,
+    typer.Option("--range", metavar="KEY=LOW:HIGH", help="Only with --trials; not whole: logarithmic."),
+]
+Objective = Annotated[str, typer.Option(help="train, as in the paper; or test, which spoils the test set.")]
+
+
+@takes_settings()
+def tune(
+    *,
+    grid: Grid = None,
+    ranges: Ranges = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Let Optuna choose this many, instead of all.")] = None,
+    objective: Objective = "train",
+    said: Said,
+    out: Annotated[Path, typer.Option(help="Folder of the search; an interrupted one continues.")] = Path("runs/tune"),
+    jobs: Jobs = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Search settings and write best.toml. With --preset paper and no --grid: the paper's two stages, 120 rounds."""
+    from fedal.campaigns.tune import PAPER_ROUNDS, WORDS, Range, Search, paper_stages, parse_space
+
+    values = said.settings()
+    if objective not in ("train", "test"):
+        raise ConfigError(f"--objective {objective}: expected train or test.")
+    space = parse_space(grid or [], ranges or [])
+    by_paper = not space and values.get("preset") == "paper"
+    if not space and not by_paper:
+        raise ConfigError("nothing to search: say --grid lr=1e-3,1e-2 (repeatable), or --preset paper.")
+    lists = {key: each for key, each in space.items() if not isinstance(each, Range)}
+    if trials is None and len(lists) < len(space):
+        raise ConfigError("--range needs --trials N: a range has no end of values. Or list them with --grid.")
+    if by_paper and not {"iterations", "rounds"} & values.keys():
+        values["rounds"] = PAPER_ROUNDS
+    if objective == "test":
+        warn("the test set chooses the settings; its accuracy is no fair estimate any more")
+
+    stop = StopOnce()
+    kind = cast(Literal["train", "test"], objective)
+    with Screen(quiet).live() as screen:
+        search = Search(values, out, objective=kind, jobs=jobs, watch=screen.watch, should_stop=stop.requested)
+        if trials is not None:
+            if by_paper:
+                raise ConfigError("--trials: say what to choose from with --grid or --range.")
+            found = search.sample(space, trials)
+        else:
+            found = search.grids(paper_stages(values.get("method", "fedal")) if by_paper else [lists])
+    files = found.write()
+    _print_trials(found)
+    print(f"score: {WORDS[kind]}\nbest: {files[0]} (fedal run --config {files[0]})\ntrials: {files[1]}")
+
+
+def _print_trials(tuning: Tuning) -> None:
+    keys = list(dict.fromkeys(key for trial in tuning.trials for key in trial.values))
+    rows = [
+        [*(str(trial.values.get(key, "")) for key in keys), trial.failure or f"{trial.score:.4f}"]
+        for trial in tuning.ranked
+    ]
+    print_table(f"{len(rows)} trials, best first", [*keys, "score"], rows)

@@ -1,0 +1,22 @@
+"""The typed, frozen configuration of a run. Reading, checking and printing it needs no torch.
+
+Order of authority: what the user says, then the preset, then the defaults. Options of the method live in the table
+`[options]`; on the command line and in Python they may be given flat (`--set tau=3`, `Config(tau=3)`).
+"""
+
+from __future__ import annotations
+
+from fedal.config.mistakes import unknown_setting
+from fedal.config.reading import load_config, merge_settings, parse_assignments, read_toml
+from fedal.config.settings import REQUIREMENTS, ClientConfig, Config
+
+__all__ = [
+    "REQUIREMENTS",
+    "ClientConfig",
+    "Config",
+    "load_config",
+    "merge_settings",
+    "parse_assignments",
+    "read_toml",
+    "unknown_setting",
+]

@@ -1,0 +1,63 @@
+"""What is said about a mistake in the settings: one line that says what was found, where, and what was expected."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fedal import data
+from fedal.data.partition import PARTITIONS
+from fedal.facts import facts_of
+
+OTHER_WORDS = {"learning_rate": "lr", "model": "models", "num_clients": "clients", "n_clients": "clients"}
+"""What people call a setting elsewhere -> what it is called here."""
+
+WRONG_TYPE = ("tuple_type", "int_type", "int_parsing", "string_type", "bool_type", "bool_parsing")
+PATTERN = "string_pattern_mismatch"
+TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # how pydantic names the branch of a union
+
+
+def unknown_setting(key: str, known: Sequence[str], methods: Iterable[str]) -> str:
+    """What to say about a key that is neither a setting nor an option of these methods."""
+    near = [OTHER_WORDS[key]] if key in OTHER_WORDS else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
+    return f"{key}: no such setting, and no option of {', '.join(methods)}. {hint}"
+
+
+def unknown_names(values: Mapping[str, Any]) -> dict[str, str]:
+    """Setting -> what to say, where a data set or partition does not exist."""
+    problems: dict[str, str] = {}
+    known = {"dataset": ("data set", data.names()), "partition": ("partition", list(PARTITIONS))}
+    for key, (what, names) in known.items():
+        name = values.get(key, names[0])
+        if name in names or (key == "dataset" and "data" in values):
+            continue
+        near = difflib.get_close_matches(str(name).lower().replace("_", "-"), names, n=1)
+        hint = f'Did you mean "{near[0]}"?' if near else f"There are: {', '.join(names)}."
+        problems[key] = f'{key}: there is no {what} "{name}". {hint}'
+    return problems
+
+
+def explain(error: ValidationError, model: type[BaseModel], *parts: type[BaseModel]) -> list[str]:
+    """One line per mistake that pydantic found in settings of `model`; `parts` are the tables among its fields."""
+    facts = facts_of(model)
+    lines: dict[str, str] = {}  # place -> what is wrong there
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(part) for part in problem["loc"] if not TYPE_NAME.match(str(part)))
+        expected = problem["msg"][0].lower() + problem["msg"][1:]
+        if problem["type"] == PATTERN:
+            expected = "expected up to 63 lower-case letters, digits and dashes"
+        if problem["type"] in (*WRONG_TYPE, PATTERN) and where in facts and facts[where].expected:
+            expected = f"expected {facts[where].expected}"
+        if problem["type"] == "extra_forbidden":
+            known = [name for each in (model, *parts) for name in each.model_fields]
+            near = difflib.get_close_matches(where.split(".")[-1], known, n=1)
+            lines.setdefault(where, f"{where}: no such setting." + (f" Did you mean {near[0]}?" if near else ""))
+        else:
+            lines.setdefault(where, f"{where} = {problem['input']!r}: {expected}.")
+    # A wrong entry of a list is told once, not again as "this list is no number".
+    return [line for where, line in lines.items() if not any(other.startswith(f"{where}.") for other in lines)]

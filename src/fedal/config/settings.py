@@ -1,0 +1,270 @@
+"""Everything that decides a run, as typed, frozen settings; each carries its facts (`fedal.facts`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError
+
+from fedal import methods
+from fedal.config.method_options import take_options
+from fedal.config.mistakes import explain, unknown_names
+from fedal.config.presets import with_preset
+from fedal.data.partition import PARTITIONS
+from fedal.errors import ConfigError
+from fedal.facts import setting, told_to_sites, without_effect
+from fedal.messages import NOT_BLACK_BOX, Leak, in_words
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
+
+InstrumentName = Literal["forgetting", "zeta", "gradients"]
+ClientId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+
+REQUIREMENTS: dict[str, Leak] = {
+    "black-box": NOT_BLACK_BOX,
+    "outputs-only": ~(Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS),
+}
+"""What `require` forbids to cross the wire."""
+
+
+def _split_names(value: Any) -> Any:
+    """`forgetting,zeta` on the command line is a list."""
+    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+
+class ClientConfig(BaseModel):
+    """One `[[clients]]` table: a client with a name, or `count` of the rest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClientId | None = Field(None, description="lower-case letters, digits and dashes")
+    model: str | None = Field(None, description="a name of `fedal models` or package.module:factory")
+    count: int = Field(1, ge=1, description="how many clients this table stands for")
+
+
+class Config(BaseModel):
+    """Everything that decides a run. The resolved one is written to the run folder before the first step."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    # fmt: off
+    method: str = setting(
+        "fedal", "a name of `fedal methods`, or package.module:METHOD", sites=True, changes="weights",
+        option="See `fedal methods`.",
+    )
+    dataset: str = setting(
+        "digits", "a name of `fedal datasets`; ignored when `data` is given", sites=False, changes="weights",
+        option="See `fedal datasets`.",
+    )
+    clients: Annotated[int, Field(ge=1)] | tuple[ClientConfig, ...] = setting(
+        10, "how many, or tables", sites=False, changes="weights", option="How many clients.",
+        expected="a number of clients or a list of tables with name and model",
+    )
+    models: str | tuple[str, ...] = setting(
+        "auto", "auto (the data set's candidates, drawn at random), same (the first), or a list of models",
+        sites=False, changes="weights", option="auto, same, or names with commas (`fedal models`).",
+        expected="auto, same, a name of `fedal models`, or a list of names",
+    )
+    partition: str | None = setting(
+        None, "how data are divided: " + ", ".join(PARTITIONS), sites=False, changes="weights",
+        option=", ".join(PARTITIONS) + ".",
+    )
+    alpha: float = setting(
+        1.0, "Dirichlet concentration: smaller = more skewed", gt=0, sites=False, changes="weights",
+        option="Dirichlet concentration: smaller = more skewed.",
+    )
+    iterations: int | None = setting(
+        None, "local steps = rounds x tau, rounded up to a whole round", ge=1, sites=False, changes="weights",
+        option="Length as rounds x tau; 400 if neither length is given.",
+    )
+    rounds: int | None = setting(
+        None, "rounds; give this or iterations, not both", ge=1, sites=False, changes="weights",
+        option="Length in rounds, instead of --iterations.",
+    )
+    seed: int = setting(
+        0, "every random number of the run follows from it", ge=0, sites=True, changes="weights",
+        option="All random numbers follow from it.",
+    )
+    preset: Literal["paper"] | None = setting(
+        None, "the FedAL paper's settings for what is not given", sites=False, changes="nothing",
+        option="paper: the FedAL paper's settings for what you leave open.",
+    )
+    engine: Literal["threads", "ray"] = setting(
+        "threads", "how clients run side by side; the same bits", sites=False, changes="nothing",
+        option="How clients run: threads, ray.",
+    )
+    ray_address: str | None = setting(
+        None, "of a Ray cluster (default: a Ray of its own, loopback only)", sites=False, changes="nothing",
+        option="Of a Ray cluster; without it a local one is started, on loopback.",
+    )
+    require: Literal["black-box", "outputs-only"] | None = setting(
+        None, "refuse methods that reveal more", sites=False, changes="nothing",
+        option="black-box or outputs-only: refuse methods that reveal more.",
+    )
+    data: str | None = setting(
+        None, "own data: an .npz file with arrays x and y", sites=False, changes="weights",
+        option="Your own data: an .npz file with x and y.",
+    )
+    public: str | None = setting(
+        None, "own public inputs: an .npz file with an array x", sites=False, changes="weights",
+        option="Your own public inputs: an .npz file with x.",
+    )
+    data_folder: str | None = setting(
+        None, "where data sets lie (default: FEDAL_DATA or the user cache)", sites=False, changes="nothing"
+    )
+    accept_unverified: bool = setting(
+        False, "accept data files whose checksum is not the publisher's", sites=False, changes="weights"
+    )
+    allow_overlap: bool = setting(
+        False, "client-wise partitions: clients may share samples", sites=False, changes="weights"
+    )
+    min_samples: int = setting(
+        8, "fewer private samples than this at a client is an error", ge=1, sites=False, changes="weights"
+    )
+    public_size: int | None = setting(
+        None, "public samples (default: the data set's own, else 1000 or a quarter of all)", ge=1, sites=False,
+        changes="weights",
+    )
+    batch_size: int = setting(32, "samples per private and per public batch", ge=2, sites=True, changes="weights")
+    optimizer: Literal["adam", "sgd"] = setting(
+        "adam", "one per client, kept over the whole run", sites=True, changes="weights"
+    )
+    lr: float = setting(1e-3, "step size eta_l of the clients", gt=0, sites=True, changes="weights")
+    momentum: float = setting(0.0, "of sgd", ge=0, lt=1, sites=True, changes="weights")
+    weight_decay: float = setting(0.0, "of either optimizer", ge=0, sites=True, changes="weights")
+    eval_every: int = setting(
+        50, "iterations between evaluations, rounded up to a round end", ge=1, sites=False, changes="record"
+    )
+    eval_samples: int = setting(
+        500, "test samples while training (final rows use all)", ge=1, sites=False, changes="record"
+    )
+    eval_after_local: bool = setting(
+        True, "also evaluate between local training and transfer", sites=False, changes="record"
+    )
+    instruments: Annotated[tuple[InstrumentName, ...], BeforeValidator(_split_names)] = setting(
+        (), "measured in every recorded round, see docs/theory.md: forgetting, zeta, gradients", sites=False,
+        changes="nothing",
+    )
+    checkpoint_every: int | Literal["auto"] = setting(
+        "auto", "rounds; auto: saving costs under 2%", sites=False, changes="nothing",
+        expected="a number of rounds, or auto",
+    )
+    workers: int = setting(
+        0, "worker threads or actors (0: one per core); does not change a bit", ge=0, sites=False, changes="nothing"
+    )
+    channels_last: bool = setting(True, "memory format of convolutional nets", sites=True, changes="weights")
+    fused: bool = setting(True, "the fused optimizer kernel", sites=True, changes="weights")
+    stacked: bool | Literal["auto"] = setting(
+        "auto", "small nets of one architecture learn as one (auto: LeNet5); changes the last bits", sites=False,
+        changes="weights", expected="true, false or auto",
+    )
+    precision: Literal["fp32", "fp64", "bf16"] = setting(
+        "fp32", "numbers of models, data and messages; bf16: torch layers compute in it, the rest is fp32",
+        sites=True, changes="weights",
+    )
+    device: str = setting("cpu", "torch device (only cpu is tested)", sites=False, changes="weights")
+    allow_nondeterministic: bool = setting(
+        False, "let models draw from global random generators", sites=False, changes="weights"
+    )
+    options: SerializeAsAny[MethodOptions] = setting(MethodOptions(), "of the method", sites=True, changes="weights")
+    # fmt: on
+
+    def __init__(self, **values: Any) -> None:
+        values = {key: value for key, value in values.items() if value is not None}
+        unknown = unknown_names(values)
+        problems = list(unknown.values())
+        for key in unknown:  # taken out: other mistakes are still looked for
+            values.pop(key)
+        known = type(self).model_fields
+        defaults = {key: field.default for key, field in known.items()}
+        values = with_preset(values, defaults)
+        method = values.get("method", defaults["method"])
+        values["options"] = take_options(values, method, list(known), problems)
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems += explain(error, type(self), ClientConfig)
+        else:
+            problems += _contradictions(self)
+        if problems:
+            raise ConfigError("\n".join(problems))
+
+    @property
+    def tau(self) -> int:
+        return self.options.tau
+
+    @property
+    def total_rounds(self) -> int:
+        return self.rounds or -(-(self.iterations or 400) // self.tau)
+
+    @property
+    def client_tables(self) -> tuple[ClientConfig, ...]:
+        """One entry per client, all named: what is unnamed is called client-00, client-01, ..."""
+        tables = (ClientConfig(count=self.clients),) if isinstance(self.clients, int) else self.clients
+        each = [table.model_copy(update={"count": 1}) for table in tables for _ in range(table.count)]
+        width = max(2, len(str(len(each) - 1)))
+        return tuple(
+            table if table.name else table.model_copy(update={"name": f"client-{index:0{width}}"})
+            for index, table in enumerate(each)
+        )
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        return tuple(str(table.name) for table in self.client_tables)
+
+    def method_object(self) -> Method:
+        return methods.get(self.method)
+
+    def with_(self, **changes: Any) -> Self:
+        """A copy with other values, checked again."""
+        return type(self)(**{**self.model_dump(exclude_none=True), **changes})
+
+    def for_sites(self) -> dict[str, Any]:
+        """What the sites of a deployment are told, as JSON."""
+        told: dict[str, Any] = dict.fromkeys(told_to_sites(type(self)), True)
+        return self.model_dump(mode="json", include={**told, "options": set(told_to_sites(type(self.options)))})
+
+    def deciding(self) -> dict[str, Any]:
+        """The settings without those in which runs with the same result may differ."""
+        ignored: dict[str, Any] = dict.fromkeys(without_effect(type(self)), True)
+        ignored["options"] = set(without_effect(type(self.options)))
+        return self.model_dump(exclude_none=True, exclude=ignored)
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(exclude_none=True, mode="json"))
+
+
+def _contradictions(config: Config) -> list[str]:
+    """What no single field shows."""
+    problems = []
+    method = config.method_object()
+    if config.iterations is not None and config.rounds is not None:
+        problems.append(
+            f"iterations = {config.iterations} and rounds = {config.rounds}: give one of them; "
+            f"iterations = rounds x tau, here tau = {config.tau}."
+        )
+    names = config.client_names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        problems.append(f'clients: the name "{twice[0]}" is used {names.count(twice[0])} times; names must differ.')
+    if not names:
+        problems.append("clients: the list is empty; expected at least one client.")
+    elif len(names) < 2 and method.exchanges:
+        problems.append(
+            f"clients = {len(names)}: {method.name} exchanges outputs between clients and needs at least 2. "
+            "Add clients, or use method local."
+        )
+    if config.engine == "ray" and config.instruments:
+        problems.append(f"instruments = {','.join(config.instruments)}: measured by engine = threads only.")
+    if config.ray_address is not None and config.engine != "ray":
+        problems.append(f"ray_address = {config.ray_address!r}: needs engine = ray.")
+    if isinstance(config.checkpoint_every, int) and config.checkpoint_every < 1:
+        problems.append(f"checkpoint_every = {config.checkpoint_every}: expected at least 1 round, or auto.")
+    if config.require and method.reveals & REQUIREMENTS[config.require]:
+        revealed = in_words(method.reveals & REQUIREMENTS[config.require])
+        allowed = [name for name in methods.names() if not methods.get(name).reveals & REQUIREMENTS[config.require]]
+        problems.append(
+            f"require = {config.require}: {method.name} sends {revealed}. Methods that do not: {', '.join(allowed)}."
+        )
+    return problems

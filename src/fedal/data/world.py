@@ -1,0 +1,102 @@
+"""A data set divided: who owns which samples, what is public, what is tested on."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedal.data.dataset import Dataset
+from fedal.data.partition import class_table
+from fedal.data.sources import SOURCES
+from fedal.durable import write_atomically
+from fedal.errors import CheckpointError
+from fedal.models import suited_to
+from fedal.seeding import Indices
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is known of the data on both sides of a deployment: enough to build models and messages."""
+
+    dataset: str
+    input_shape: tuple[int, ...]
+    n_classes: int
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The models that clients draw from: those of the data set, or such as take this shape."""
+        known = SOURCES.get(self.dataset)
+        return (known and known.models) or suited_to(self.input_shape)
+
+
+@dataclass(frozen=True)
+class World:
+    """A data set divided: index lists into its training samples, and the public inputs."""
+
+    dataset: Dataset
+    clients: dict[str, Indices]
+    public: Indices | None  # indices of training samples, or None when public_x came from elsewhere
+    public_x: NDArray[np.float32]
+    leftovers: int
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.dataset.sample_shape
+
+    @property
+    def task(self) -> Task:
+        return Task(self.dataset.name, self.input_shape, self.dataset.n_classes)
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """Samples per client and class.  -> (N, K)"""
+        return class_table(self.dataset.train_y, list(self.clients.values()), self.dataset.n_classes)
+
+    def save(self, path: Path) -> None:
+        arrays: dict[str, NDArray[np.generic]] = {f"client/{name}": part for name, part in self.clients.items()}
+        arrays["class_counts"] = self.class_counts()
+        arrays["leftovers"] = np.array(self.leftovers)
+        arrays["fingerprint"] = np.frombuffer(_fingerprint(self.dataset), np.uint8)
+        if self.public is not None:
+            arrays["public"] = self.public
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        write_atomically(path, buffer.getvalue())
+
+
+@dataclass(frozen=True)
+class Division:
+    """What `World.save` wrote: index lists for the data set that it was made for."""
+
+    clients: dict[str, Indices]
+    public: Indices | None
+    leftovers: int
+
+
+def read_division(path: Path, dataset: Dataset) -> Division:
+    """The division that was saved with a run; refused when the data are not the ones it was made for."""
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            arrays = {name: saved[name] for name in saved.files}
+        clients = {name.removeprefix("client/"): arrays[name] for name in arrays if name.startswith("client/")}
+        fingerprint, leftovers = arrays["fingerprint"].tobytes(), int(arrays["leftovers"])
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
+    if fingerprint != _fingerprint(dataset):
+        raise CheckpointError(
+            f"{path} was made for other training data than {dataset.name} holds now. "
+            "Put the original data back, or start a new run."
+        )
+    return Division(clients, arrays.get("public"), leftovers)
+
+
+def _fingerprint(dataset: Dataset) -> bytes:
+    """Names the training data: labels and a sample of the inputs."""
+    sha = hashlib.sha256(dataset.train_y.tobytes())
+    sha.update(repr(dataset.train_x.shape).encode())
+    sha.update(np.ascontiguousarray(dataset.train_x[:: max(1, len(dataset.train_x) // 64)]).tobytes())
+    return sha.digest()

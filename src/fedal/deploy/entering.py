@@ -1,0 +1,176 @@
+"""What a site checks before it takes part, and what it builds then.
+
+The site decides what runs here: the server's settings are checked, and whatever would name code is refused. The public
+set comes from the server and is verified against the hash in the invitation, which the server did not send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedal.config import Config
+from fedal.data.own import load_npz
+from fedal.data.streams import Samples
+from fedal.data.world import Task
+from fedal.deploy import fedal_pb2 as pb
+from fedal.deploy.channel import CHUNK_BYTES, SERVICE
+from fedal.deploy.codec import Reader, manifest
+from fedal.deploy.pki.authority import Invitation
+from fedal.deploy.refusals import Code, Refused
+from fedal.engine.player import LocalPlayer
+from fedal.errors import ConfigError, DataError, FedalError
+from fedal.facts import told_to_sites
+from fedal.learners.base import Learner
+from fedal.metrics import accuracy
+from fedal.models.own import call_any_factory, load_factory
+from fedal.own_code import is_import_path, named_code
+from fedal.precision import dtype_of
+from fedal.seeding import torch_seeded
+from fedal.simulate.build import axis_lengths, build_client, build_learner, model_of, private_data
+from fedal.simulate.checks import refuse_misfits
+
+MAX_PUBLIC_BYTES = 1 << 31
+MIN_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """What the operator of a site decides."""
+
+    server: str
+    name: str
+    data: Path
+    state: Path
+    model: str = "auto"
+    invitation: Invitation | None = None  # None: plain text, on loopback only
+    federation: str = "fedal"
+    save: Path | None = None
+    share_metrics: bool = False
+    restart: bool = False
+    patience_s: float = 600.0
+    own: nn.Module | Learner | None = None  # given in Python, instead of `model`
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A site's half of the run, ready for its first round."""
+
+    player: LocalPlayer
+    reader: Reader  # of what comes down
+    tests: tuple[Samples, torch.Tensor]
+    rounds: int  # of the whole run
+    words: str  # what takes part, for the operator
+
+    @property
+    def learner(self) -> Learner:
+        return self.player.logic.learner
+
+    def own_accuracy(self) -> float:
+        samples, labels = self.tests
+        return accuracy(self.learner, samples, labels, torch.arange(len(labels)))
+
+
+def enter(plan: SitePlan, welcome: pb.Welcome, channel: grpc.Channel, tell: Callable[[str], None]) -> Membership:
+    """Checks what the server announces and builds the client's half."""
+    config = checked_settings(welcome.settings)
+    task = Task(welcome.dataset, tuple(welcome.input_shape), welcome.n_classes)
+    expected = plan.invitation.public_sha256 if plan.invitation else None
+    if expected is not None and welcome.public_sha256 != expected:
+        raise Refused(Code.PUBLIC_SET, "the server announces another public set than the invitation. Ask its operator.")
+    name, dtype = plan.name, dtype_of(config.precision)
+    public_x = _fetch_public(channel, welcome)
+    public = Samples(public_x, dtype)
+    data = load_npz(plan.data, n_classes=task.n_classes)
+    if data.sample_shape != task.input_shape:
+        raise DataError(f"{plan.data}: samples of shape {data.sample_shape}; this federation has {task.input_shape}.")
+    if len(data.train_y) < MIN_SAMPLES:
+        raise DataError(f"{plan.data}: {len(data.train_y)} training samples; expected at least {MIN_SAMPLES}.")
+    if shared := _count_shared(data.train_x, public_x):
+        tell(f"warning: {shared} own samples are in the public set too, where everybody can see them.")
+    model = model_of(config, name, None, task) if plan.model == "auto" else plan.model
+    own = plan.own if plan.own is not None else _own_model(config, task, name, model)
+    learner = build_learner(config, task, name, model, public, own)
+    width = refuse_misfits(config.method_object(), {name: learner}, {name: model})
+    if width != welcome.feature_width:
+        raise ConfigError(f"{model} has {width} features; this federation compares {welcome.feature_width}.")
+    labels, everything = torch.as_tensor(data.train_y), np.arange(len(data.train_y))
+    private = private_data(config, name, Samples(data.train_x, dtype), labels, everything, task.n_classes)
+    return Membership(
+        player=LocalPlayer(build_client(config, name, learner, private, public)),
+        reader=Reader(config.method_object().down, axis_lengths(config, task, width), dtype),
+        tests=(Samples(data.test_x, dtype), torch.as_tensor(data.test_y)),
+        rounds=welcome.total_rounds,
+        words=f"{config.method}, {model}, {len(data.train_y)} own samples",
+    )
+
+
+def _own_model(config: Config, task: Task, client: str, name: str) -> nn.Module | Learner | None:
+    """What the site's own factory makes, a module or a learner of any framework; None for a model of the table."""
+    if not is_import_path(name):
+        return None
+    with torch_seeded(config.seed, "weights", client):
+        made: nn.Module | Learner = call_any_factory(name, load_factory(name), task.input_shape, task.n_classes)
+    return made
+
+
+def checked_settings(text: str) -> Config:
+    """The server's settings as a config of this site; refuses unknown keys and whatever names code."""
+    try:
+        values = json.loads(text)
+        unknown = sorted(set(values) - set(told_to_sites(Config)))
+    except (ValueError, TypeError) as error:
+        raise Refused(Code.SETTINGS, f"the server's settings cannot be read ({error}).") from None
+    if unknown:
+        raise Refused(Code.SETTINGS, f"the server sets {unknown[0][:40]!r}, which is this site's to decide.")
+    code = named_code(values)
+    if code:
+        raise Refused(Code.NAMES_CODE, f"the server names code, {code[0][:80]!r}; a site imports only its own.")
+    try:
+        config = Config(**values)
+    except FedalError as error:
+        raise Refused(Code.SETTINGS, f"the server's settings do not fit this release: {error}") from None
+    if undue := sorted(config.options.model_fields_set - {*told_to_sites(type(config.options))}):
+        raise Refused(Code.SETTINGS, f"the server sets {undue[0]!r}, which is this site's to decide.")
+    return config
+
+
+def _fetch_public(channel: grpc.Channel, welcome: pb.Welcome) -> NDArray[np.float32]:
+    """The public set, verified; its size is known and bounded before the first byte is asked for."""
+    shape = (welcome.public_samples, *welcome.input_shape)
+    size = 4 * math.prod(shape)
+    if not 0 < size <= MAX_PUBLIC_BYTES:
+        raise Refused(Code.PUBLIC_SET, f"a public set of {size} bytes; the limit is {MAX_PUBLIC_BYTES}.")
+    call = channel.unary_stream(f"/{SERVICE}/PublicSet", pb.PublicSetRequest.SerializeToString, pb.Chunk.FromString)
+    raw = bytearray()
+    for chunk in call(pb.PublicSetRequest()):
+        if len(chunk.data) > CHUNK_BYTES or len(raw) + len(chunk.data) > size:
+            raise Refused(Code.PUBLIC_SET, f"more than the announced {size} bytes of public set.")
+        raw += chunk.data
+    if len(raw) != size:
+        raise Refused(Code.PUBLIC_SET, f"{len(raw)} bytes of public set; announced were {size}.")
+    public_x = np.frombuffer(bytes(raw), np.float32).reshape(shape)
+    if manifest(public_x) != welcome.public_sha256 or not np.isfinite(public_x).all():
+        raise Refused(Code.PUBLIC_SET, "the public set is not the one of the invitation.")
+    return public_x.copy()
+
+
+def _count_shared(own: NDArray[Any], public: NDArray[np.float32]) -> int:
+    """How many samples of one set are in the other, to the bit."""
+
+    def digests(x: NDArray[Any]) -> Iterator[bytes]:
+        return (hashlib.blake2b(sample.astype(np.float32).tobytes()).digest() for sample in x)
+
+    known = set(digests(public))
+    return sum(digest in known for digest in digests(own))

@@ -1,0 +1,115 @@
+"""What the server keeps: which run this is, its incarnation, the committed rounds, the record."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedal.config import Config
+from fedal.data.world import Task
+from fedal.engine.loop import Federation
+from fedal.errors import CheckpointError, ConfigError
+from fedal.records.checkpoint import load_newest, save_checkpoint
+from fedal.records.environment import describe_environment
+from fedal.records.folder import RunFolder, write_json
+from fedal.records.rows import Moment, Record, is_recorded, over_clients
+from fedal.records.run import read_rows
+
+SAVE_EVERY_S = 5.0  # checkpoint_every = auto
+
+
+class Journal:
+    """The server's folder. A checkpoint in it is the commit of a round that every site has saved."""
+
+    def __init__(
+        self, folder: RunFolder, config: Config, task: Task, federation: Federation, log: Callable[..., None]
+    ) -> None:
+        self.folder, self._config, self._task, self._federation, self._log = folder, config, task, federation, log
+        self._about = folder.path / "federation.json"
+        self.run, self.incarnation, self.rounds, self.committed = "", 0, 0, 0
+        self._began = self._saved_at = time.monotonic()
+        self._record: Record | None = None
+
+    def open(self) -> None:
+        """A folder continues its own run only; a new one gets a name that sites remember."""
+        text = self._config.to_toml()
+        if not self._about.exists():
+            self.folder.config.write_text(text)
+            about = {"clients": {}, "input_shape": self._task.input_shape, "n_classes": self._task.n_classes}
+            write_json(self.folder.environment, {**describe_environment(), **about, "data": self._task.dataset})
+            # Incarnations are counted from a random number: no message of another run can belong to one of this run.
+            write_json(self._about, {"run": secrets.token_hex(16), "incarnation": secrets.randbits(48)})
+        elif self.folder.config.read_text() != text:
+            raise ConfigError(
+                f"{self.folder.path} holds a run of another config. Choose another deployment.folder, or put the "
+                "config back."
+            )
+        self.restore()
+
+    def restore(self) -> None:
+        """Back to the newest committed round, in a new incarnation."""
+        self.close()
+        self.raise_incarnation()
+        found = load_newest(self.folder.checkpoints, lambda text: self._log("warning", text=text))
+        if found is None:
+            self._record = Record(self.folder, {})
+            self.commit()
+            return
+        self.rounds, state = found
+        self.committed = self.rounds
+        self._record = Record(self.folder, state["record_bytes"])
+        self._federation.load_state_dict(state)
+
+    def raise_incarnation(self) -> None:
+        """On disk before anybody hears of it: what belongs to an older one is refused from now on."""
+        try:
+            content = json.loads(self._about.read_bytes())
+            self.run, self.incarnation = str(content["run"]), int(content["incarnation"]) + 1
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{self._about}: cannot be read ({type(error).__name__}: {error}).") from None
+        write_json(self._about, {**content, "incarnation": self.incarnation})
+
+    def commit(self) -> None:
+        assert self._record is not None
+        state = {**self._federation.state_dict(), "record_bytes": self._record.sync()}
+        save_checkpoint(self.folder.checkpoints, self.rounds, state)
+        self.committed, self._saved_at = self.rounds, time.monotonic()
+        self._log("committed", round=self.rounds)
+
+    def is_due(self, rounds: int) -> bool:
+        """Whether so many rounds are to be committed."""
+        if rounds == self._config.total_rounds:
+            return True
+        if isinstance(self._config.checkpoint_every, int):
+            return rounds % self._config.checkpoint_every == 0
+        return time.monotonic() - self._saved_at >= SAVE_EVERY_S
+
+    def is_reported(self, t: int) -> bool:
+        return is_recorded(t, self._config.tau, self._config.eval_every) or t + 1 == self._config.total_rounds
+
+    def write_rows(self, present: list[str], shared: Mapping[str, Mapping[str, float]]) -> None:
+        """The rows of the round that has ended; `shared` is what sites say of themselves."""
+        assert self._record is not None
+        own = {site: found["test_accuracy"] for site, found in shared.items() if "test_accuracy" in found}
+        observed = {name: float(value) for name, value in self._federation.server.observed.items()}
+        self._record.write(
+            Moment(self.rounds, self.rounds * self._config.tau, final=self.rounds == self._config.total_rounds),
+            self._federation.wire,
+            present,
+            time.monotonic() - self._began,
+            measured=over_clients("own_test_accuracy", list(own.values())) if own else {},
+            extra={"incarnation": self.incarnation, **observed},
+            clients={n: {"own_test_accuracy": own[n]} if n in own else {} for n in self._federation.roster},
+        )
+
+    def finish(self) -> None:
+        """Written last: its presence says that the run is complete."""
+        final: Any = read_rows(self.folder.metrics)[-1]
+        write_json(self.folder.summary, {"status": "complete", "final": final})
+
+    def close(self) -> None:
+        if self._record is not None:
+            self._record.close()

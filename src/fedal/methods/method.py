@@ -1,0 +1,57 @@
+"""What a method declares about itself: its two halves, what they send, what it asks of a run.
+
+A method is two coroutines joined by a wire: the client's `round` yields uploads, the server's `round` yields replies.
+Nothing here or there knows how they are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import Any, Literal
+
+from fedal.messages import NOT_BLACK_BOX, Leak, Message
+from fedal.methods.client import ClientLogic
+from fedal.methods.options import MethodOptions
+from fedal.methods.server import ServerLogic
+
+Need = Literal["public", "features", "same-features", "weights", "same-architecture", "server-model"]
+"""What a method asks of the run: public data; learners that show features (of one width) or weights (of one
+architecture); a model at the server."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a method declares about itself. `black_box` is computed from what it sends, never claimed."""
+
+    name: str
+    summary: str
+    options: type[MethodOptions]
+    client: type[ClientLogic]
+    server: type[ServerLogic] = ServerLogic
+    up: tuple[type[Message], ...] = ()
+    down: tuple[type[Message], ...] = ()
+    needs: frozenset[Need] = frozenset()
+    evaluates: Literal["clients", "server", "groups"] = "clients"
+    faithfulness: Literal["paper", "paper+code", "code", "reconstruction"] = "paper"
+    paper_options: Mapping[str, Any] = field(default_factory=dict)  # what preset `paper` sets
+    per: Mapping[type[Message], Literal["iteration", "round", "run"]] = field(default_factory=dict)  # else iteration
+    axes: Mapping[str, str] = field(default_factory=dict)  # further axes of its messages -> the option with the length
+    local_steps: Callable[[Any], int] = lambda options: int(options.tau)  # private batches per round, for fairness
+    refuse: Callable[[Any, int], str | None] = lambda options, n_classes: None  # why it does not fit, if it does not
+
+    @property
+    def exchanges(self) -> bool:
+        return bool(self.up or self.down)
+
+    @property
+    def reveals(self) -> Leak:
+        """All that its messages together tell."""
+        return reduce(or_, (message.leak for message in self.up + self.down), Leak.NOTHING)
+
+    @property
+    def black_box(self) -> bool:
+        """Neither parameters nor architecture of a client's model leave the client."""
+        return not self.reveals & NOT_BLACK_BOX

@@ -1,0 +1,45 @@
+"""The options that methods have in common; each method adds its own."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedal.facts import Facts
+
+
+class MethodOptions(BaseModel):
+    """Options of every method with local training. A loss weight of 0 drops its term."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    facts: ClassVar[Facts] = Facts(sites=True, changes="weights")  # of every option that does not say otherwise
+
+    tau: int = Field(5, ge=1, description="iterations in each local training and each knowledge transfer stage")
+    local_loss: Literal["cross-entropy", "balanced"] = Field(
+        "cross-entropy",
+        description="balanced: cross-entropy on f + log(pi_n), pi_n the client's own label frequencies (never sent)",
+    )
+    prior_smoothing: float = Field(1.0, gt=0, description="pseudo-samples per class in pi_n of local_loss=balanced")
+
+
+class PublicOptions(MethodOptions):
+    """Options of every method with passes on public data."""
+
+    public_mode: Literal["train", "eval", "frozen"] = Field(
+        "train", description="what BatchNorm does on public batches (see docs/methods)"
+    )
+
+
+class TransferOptions(PublicOptions):
+    """Options of every method that learns from others' outputs on public data."""
+
+    temperature: float = Field(1.0, gt=0, description="temperature E inside every KL divergence")
+
+
+class PrivateOnlyOptions(MethodOptions):
+    """Options of methods without steps on public data."""
+
+    local_stages: int = Field(
+        1, ge=1, le=2, description="2: as many steps per round as methods with a stage on public data, all on own data"
+    )

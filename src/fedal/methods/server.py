@@ -1,0 +1,90 @@
+"""The server's half of a method: a coroutine that receives all uploads and yields the replies.
+
+What must survive a round is in `state_dict()`; what belongs to a round is a local variable of that round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from fedal.lazy import torch
+from fedal.messages import Message
+from fedal.methods.options import MethodOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedal.data.streams import PublicData
+    from fedal.learners.base import Learner, State
+
+Uploads = Mapping[str, Any]
+"""client id -> message, for those who answered."""
+
+Replies = dict[str, Message]
+"""client id -> message."""
+
+ServerRound = Generator[Replies | None, Uploads, Replies | None]
+"""Yields the reply to the previous uploads (None at first), receives the next ones, returns the last reply."""
+
+
+@dataclass(frozen=True)
+class ServerSetup:
+    """All that the server's half is given: no data, no model of a client."""
+
+    roster: tuple[str, ...]
+    n_classes: int
+    options: MethodOptions
+    seed: int
+    dtype: torch.dtype
+    device: str = "cpu"
+    public: PublicData | None = None
+    make_learner: Callable[[str, tuple[int, ...] | None], Learner] | None = None  # of a server that owns models
+    architectures: Mapping[str, str] = field(default_factory=dict)  # client -> model; only where weights are sent
+    feature_width: int = 0  # d, where all clients must share it
+
+
+class ServerLogic:
+    """The server's half: sees ids and messages, nothing else. As it stands: a server that is never asked."""
+
+    def __init__(self, setup: ServerSetup) -> None:
+        self.hp: Any = setup.options
+        self.public = setup.public
+        self.learner: Learner | None = None  # the server's own model, if it has one: evaluated beside the clients
+        self.observed: dict[str, Tensor] = {}  # numbers about the last round, for the record; made anew every round
+
+    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
+        """One round over the clients that take part, in roster order."""
+        yield from ()
+        return None
+
+    def expected_batch(self, t: int, i: int) -> str | None:
+        """The digest of the public batch that exchange i of round t is about; None when it is about no batch."""
+        return self.public.digest(t, i) if self.public is not None and i < self.hp.tau else None
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Takes back what `state_dict` gave, and keeps none of its tensors: they may be pages of a file."""
+
+
+def after(reply: Replies | None, stage: ServerRound) -> ServerRound:
+    """Plays a stage of a round; its first question also delivers `reply`, the answer to uploads before it."""
+    try:
+        next(stage)
+    except StopIteration:
+        return reply
+    while True:
+        up = yield reply
+        try:
+            reply = stage.send(up)
+        except StopIteration as stop:
+            return cast("Replies | None", stop.value)
+
+
+def stack_outputs(clients: Sequence[str], up: Uploads) -> tuple[list[str], Tensor]:
+    """Who answered, and their logits in roster order: arrival order must not matter.  -> (N, B, K)"""
+    present = [client_id for client_id in clients if client_id in up]
+    return present, torch.stack([up[client_id].values for client_id in present])

@@ -1,0 +1,152 @@
+"""One role at a time, from the config: a client's learner and half of the method, the server's half.
+
+`fedal run` builds all of them; a deployed server builds its own half, and a site its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import nn
+
+from fedal.config import Config
+from fedal.data.streams import PrivateData, PrivateStack, PublicData, Samples
+from fedal.data.world import Task
+from fedal.learners.base import Learner
+from fedal.learners.probe import refuse_hidden_randomness
+from fedal.learners.torch_learner import TorchLearner, TorchSettings
+from fedal.methods.client import ClientLogic, ClientSetup
+from fedal.methods.server import ServerLogic, ServerSetup
+from fedal.models import build, check_output_width, largest
+from fedal.precision import dtype_of
+from fedal.seeding import BatchStream, Indices, philox_key, raw_bits, torch_seeded
+from fedal.simulate.checks import refuse_incomplete
+
+OWNS_MODELS = {"server-model", "weights"}
+
+
+def build_learner(
+    config: Config, task: Task, client: str, name: str, public: Samples, own: nn.Module | Learner | None = None
+) -> Learner:
+    """The learner of one client: a model by name, a module to train, or a learner of any framework."""
+    if own is None or isinstance(own, nn.Module):
+        learner: Learner = _torch_learner(config, client, name, own, task)
+    else:
+        learner = refuse_incomplete(own, client)
+    if not config.allow_nondeterministic:
+        refuse_hidden_randomness(learner, public.take(torch.arange(2)), client)
+    return learner
+
+
+def build_client(
+    config: Config,
+    client_id: str,
+    learner: Learner,
+    private: PrivateData | PrivateStack,
+    public: Samples,
+    phase_done: Callable[[str], None] = lambda phase: None,
+) -> ClientLogic:
+    """The client's half of the method, for one client or for a stack."""
+    view = _public_view(config, public)
+    return config.method_object().client(ClientSetup(client_id, learner, private, view, config.options, phase_done))
+
+
+def private_data(
+    config: Config, client: str, samples: Samples, labels: torch.Tensor, indices: Indices, n_classes: int
+) -> PrivateData:
+    """The samples at `indices` as what a client trains on."""
+    stream = BatchStream(len(indices), config.batch_size, config.seed, "private", client)
+    return PrivateData(samples, labels, indices, n_classes, stream, config.tau)
+
+
+def build_server(
+    config: Config, task: Task, public: Samples, model_names: Mapping[str, str], feature_width: int
+) -> ServerLogic:
+    """The server's half of the method."""
+    method = config.method_object()
+    return method.server(
+        ServerSetup(
+            roster=config.client_names,
+            n_classes=task.n_classes,
+            options=config.options,
+            seed=config.seed,
+            dtype=dtype_of(config.precision),
+            device=config.device,
+            public=_public_view(config, public),
+            make_learner=partial(_server_learner, config, task) if method.needs & OWNS_MODELS else None,
+            architectures=model_names if "weights" in method.needs else {},
+            feature_width=feature_width,
+        )
+    )
+
+
+def axis_lengths(config: Config, task: Task, feature_width: int) -> dict[str, int]:
+    """The lengths of all axes that messages of this run may name."""
+    method = config.method_object()
+    sizes = {"B": config.batch_size, "B-1": config.batch_size - 1, "K": task.n_classes, "d": feature_width}
+    sizes |= {"x": math.prod(task.input_shape)}
+    sizes |= {axis: getattr(config.options, option) for axis, option in method.axes.items()}
+    return sizes
+
+
+def _public_view(config: Config, public: Samples) -> PublicData | None:
+    """One for each role: a stream keeps its epoch at hand, and threads must not share that."""
+    if "public" not in config.method_object().needs:
+        return None
+    return PublicData(public, BatchStream(len(public), config.batch_size, config.seed, "public"), config.tau)
+
+
+def model_of(config: Config, client: str, listed: str | None, task: Task) -> str:
+    """The model a client is listed with, or one drawn from the candidates: a function of seed and name alone."""
+    if listed is not None:
+        return listed
+    if config.models in ("auto", "same"):
+        pool: tuple[str, ...] = task.candidates
+        if config.models == "same":
+            return pool[0]
+    else:
+        pool = tuple(config.models.split(",")) if isinstance(config.models, str) else config.models
+    return pool[int(raw_bits(philox_key(config.seed, "architecture", client), 0, 1)[0] % len(pool))]
+
+
+def _torch_learner(config: Config, client: str, name: str, own: nn.Module | None, task: Task) -> TorchLearner:
+    if own is None:
+        with torch_seeded(config.seed, "weights", client):
+            own = build(name, task.input_shape, task.n_classes)
+    check_output_width(own, task.input_shape, task.n_classes, name=f"{name} of {client}")
+    return _learner(config, own, client)
+
+
+def _learner(config: Config, model: nn.Module, owner: str) -> TorchLearner:
+    return TorchLearner(
+        model,
+        _settings(config),
+        seed=config.seed,
+        owner=owner,
+        dtype=dtype_of(config.precision),
+        device=config.device,
+    )
+
+
+def _settings(config: Config) -> TorchSettings:
+    return TorchSettings(
+        optimizer=config.optimizer,
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        fused=config.fused,
+        channels_last=config.channels_last,
+        bf16=config.precision == "bf16",
+    )
+
+
+def _server_learner(config: Config, task: Task, name: str, input_shape: tuple[int, ...] | None = None) -> Learner:
+    """A model that the server owns: `auto` is the largest candidate of the data set."""
+    if name == "auto":
+        name = largest(task.candidates, task.input_shape, task.n_classes)
+    with torch_seeded(config.seed, "weights", "server"):
+        model = build(name, input_shape or task.input_shape, task.n_classes)
+    return _learner(config, model, "server")

@@ -1,0 +1,193 @@
+"""One process's work on one run folder: rounds, checkpoints, the record, and how it ends."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fedal.config import Config
+from fedal.data.world import World
+from fedal.durable import sync_folder, write_atomically
+from fedal.engine.ray import RayCluster
+from fedal.engine.threads import ThreadWorkers
+from fedal.errors import FedalError, RunError, Stopped
+from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
+from fedal.records.environment import describe_environment
+from fedal.records.folder import RunFolder, write_json
+from fedal.records.rows import Record
+from fedal.simulate.assemble import OwnModels, assemble
+from fedal.simulate.checks import refuse_missing_device
+from fedal.simulate.prepare import default_partition
+from fedal.simulate.recorder import Recorder
+from fedal.simulate.stacking import resolve_stacked
+
+FIRST_SAVE_S = 5.0
+SAVE_SHARE = 0.02  # checkpoint_every = auto: saving costs at most this share of the time
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Whoever watches a run. Every method may be replaced."""
+
+    started: Callable[[Config, World, dict[str, str], int, int], None] = lambda *_: None  # ..., rounds done, in all
+    advanced: Callable[[int, int], None] = lambda *_: None  # iterations done, in all
+    recorded: Callable[[dict[str, Any]], None] = lambda row: None
+    warned: Callable[[str], None] = lambda text: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Threads of this process, and the Ray cluster that they speak to if the clients are there."""
+
+    workers: ThreadWorkers
+    cluster: RayCluster | None = None
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be played, and where it is written."""
+
+    config: Config
+    folder: RunFolder
+    world: World
+    listener: Listener
+    models: OwnModels | None = None
+    own_data: bool = False  # given in Python: not in the folder
+
+
+class Session:
+    """Everything that can be refused is refused when it is made; `play` writes."""
+
+    def __init__(self, order: Order, engine: Engine) -> None:
+        self._config, self._folder, self._world = order.config, order.folder, order.world
+        self._listener, self._own_data = order.listener, order.own_data
+        refuse_missing_device(self._config.device)
+        self._assembly = assemble(
+            self._config, self._world, engine.workers, own_models=order.models, cluster=engine.cluster
+        )
+        self._seconds_before = 0.0
+        self._started = self._saved_at = time.monotonic()
+        self._save_cost_s = 0.0
+
+    def play(self, *, grows: bool = False) -> None:
+        """From the newest checkpoint to the end; a run that `grows` was planned shorter."""
+        try:
+            self._write_folder(grows)
+            self._play()
+        except Stopped:
+            raise
+        except Exception as error:
+            self._note_failure(error)
+            if isinstance(error, FedalError):
+                raise
+            raise RunError(
+                f"{type(error).__name__}: {error}. The last checkpoint in {self._folder.path} stands."
+            ) from error
+
+    def _write_folder(self, grows: bool) -> None:
+        """Config first: a folder with it and no checkpoint resumes at round 0."""
+        if grows:  # never complete and longer at once, whenever it is killed
+            self._folder.summary.unlink(missing_ok=True)
+        if grows or not self._folder.config.exists():
+            write_atomically(self._folder.config, self._resolved().to_toml().encode())
+        if not self._folder.partition.exists():
+            self._world.save(self._folder.partition)
+        if not self._folder.environment.exists():
+            data = self._world.dataset
+            write_json(
+                self._folder.environment,
+                {
+                    **describe_environment(),
+                    "clients": self._assembly.model_names,
+                    "input_shape": list(self._world.input_shape),
+                    "n_classes": data.n_classes,
+                    "data": f"{data.name}: {data.provenance}" if data.provenance else data.name,
+                    "data_given_in_python": self._own_data,
+                },
+            )
+
+    def _play(self) -> None:
+        found = load_newest(self._folder.checkpoints, self._listener.warned)
+        done, state = found if found is not None else (0, None)
+        with closing(Record(self._folder, state["record_bytes"] if state else {})) as record:
+            recorder = Recorder(self._assembly, record, self._listener.recorded)
+            if state:
+                self._seconds_before = float(state["seconds"])
+                self._assembly.federation.load_state_dict(state)
+                recorder.load_state_dict(state["record"])
+            del found, state  # its tensors are pages of the file, which would fill memory, and the disk after its end
+            self._folder.checkpoints.mkdir(exist_ok=True)
+            sync_folder(self._folder.path)  # new names must last as long as the checkpoint that counts their bytes
+            self._play_rounds(done, record, recorder)
+            final = recorder.final(self._config.total_rounds, self._seconds())  # after the last checkpoint: see `grows`
+            record.sync()
+        self._finish(final)
+
+    def _play_rounds(self, done: int, record: Record, recorder: Recorder) -> None:
+        tau, total = self._config.tau, self._config.total_rounds
+        self._listener.started(self._config, self._world, self._assembly.model_names, done, total)
+        for t in range(done, total):
+            recorder.begin(t, last=t + 1 == total)
+            present = self._assembly.federation.play_round(t)
+            recorder.end(t + 1, present, self._seconds())
+            self._listener.advanced((t + 1) * tau, total * tau)
+            stop = self._listener.should_stop()
+            if t + 1 == total or stop or self._save_is_due(t + 1):
+                self._save(t + 1, record, recorder)
+            if stop and t + 1 < total:
+                at = (t + 1) * tau
+                raise Stopped(f"stopped after iteration {at}. Continue with `fedal resume {self._folder.path}`.")
+
+    def _finish(self, final: dict[str, Any]) -> None:
+        self._folder.models.mkdir(exist_ok=True)
+        for client, learner in self._assembly.learners.items():
+            save_model(self._folder.models / f"{client}.safetensors", learner.state_dict())
+        self._folder.failure.unlink(missing_ok=True)
+        write_json(self._folder.summary, {"status": "complete", "final": final})
+
+    def _seconds(self) -> float:
+        return self._seconds_before + time.monotonic() - self._started
+
+    def _save_is_due(self, rounds: int) -> bool:
+        if isinstance(self._config.checkpoint_every, int):
+            return rounds % self._config.checkpoint_every == 0
+        return time.monotonic() - self._saved_at >= max(FIRST_SAVE_S, self._save_cost_s / SAVE_SHARE)
+
+    def _save(self, rounds: int, record: Record, recorder: Recorder) -> None:
+        began = time.monotonic()
+        kept = {"record_bytes": record.sync(), "record": recorder.state_dict(), "seconds": self._seconds()}
+        save_checkpoint(self._folder.checkpoints, rounds, {**kept, **self._assembly.federation.state_dict()})
+        self._saved_at = time.monotonic()
+        self._save_cost_s = self._saved_at - began
+
+    def _note_failure(self, error: BaseException) -> None:
+        cause = error.__cause__ or error
+        try:
+            write_json(
+                self._folder.failure,
+                {
+                    "error": f"{type(error).__name__}: {error}",
+                    "traceback": "".join(traceback.format_exception(cause)),
+                    "time": datetime.now().isoformat(timespec="seconds"),
+                },
+            )
+        except OSError:  # the disk is full: the reason still reaches the terminal
+            self._listener.warned(f"the reason could not be written to {self._folder.failure}")
+
+    def _resolved(self) -> Config:
+        """The config with everything decided that was left to the data: what config.toml records."""
+        changes: dict[str, Any] = {
+            "partition": self._config.partition or default_partition(self._config),
+            "stacked": resolve_stacked(self._config, self._assembly.model_names),
+        }
+        if self._world.public is not None:
+            changes["public_size"] = len(self._world.public)
+        if self._config.iterations is None and self._config.rounds is None:
+            changes["iterations"] = self._config.total_rounds * self._config.tau
+        return self._config.with_(**changes)
