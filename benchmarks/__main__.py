@@ -3,6 +3,8 @@
 One process, interleaved repeats, medians. The naive loop runs with torch's default threads and with one; ratios are to
 the better of the two. Writes benchmarks/results.json and the generated part of docs/performance.md; what is measured
 alone (`--only`) replaces its own part of the results and leaves the others.
+
+`--against COMMIT` measures that commit and this tree alternately instead, and writes nothing: see against.py.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import engine_share, operators, races, scaling
+from benchmarks import against, engine_share, operators, races, scaling
 from benchmarks.workloads import LENET, WORKLOADS, Workload
 
 HERE = Path(__file__).parent
@@ -99,7 +102,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="parts of the measurements' names, with commas")
+    parser.add_argument("--against", metavar="COMMIT", help="compare the speed of this tree with that of a commit")
+    parser.add_argument("--pairs", type=int, default=7, help="of --against")
     options = parser.parse_args()
+    if options.against:
+        sys.exit(against.main(options.against, options.pairs, options.only))
     before = json.loads(RESULTS.read_text()) if options.only and RESULTS.exists() else {}
     results: dict[str, Any] = {**before, "machine": machine()}
     for name, measure in parts(options.repeats).items():

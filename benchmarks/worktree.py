@@ -12,19 +12,20 @@ HERE = Path(__file__).parents[1]
 
 
 @contextmanager
-def worktree(commit: str) -> Iterator[Path]:
+def worktree(commit: str, repository: Path = HERE) -> Iterator[Path]:
     """A folder with the files of `commit`; removed at the end, whatever happens."""
     with tempfile.TemporaryDirectory(prefix="fedal-") as temporary:
         folder = Path(temporary) / "tree"
         try:
-            _git("worktree", "add", "--detach", "--quiet", str(folder), commit)
+            git(repository, "worktree", "add", "--detach", "--quiet", str(folder), commit)
             yield folder
         finally:
             if folder.exists():
-                _git("worktree", "remove", "--force", str(folder))
+                git(repository, "worktree", "remove", "--force", str(folder))
 
 
-def _git(*words: str) -> None:
-    done = subprocess.run(["git", "-C", str(HERE), *words], capture_output=True, text=True)
+def git(repository: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(repository), *words], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr.strip())
+    return done.stdout

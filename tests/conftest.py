@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
 import fedal.deploy  # noqa: F401 - before anybody imports gRPC, whose TLS it restricts
+from no_processes import no_processes
 
 torch.manual_seed(0)  # models that are made while tests are collected
 
@@ -49,6 +51,13 @@ def own_module(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield write
     for name in names:
         sys.modules.pop(name, None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Around setup and teardown too, where fixtures of a file start their processes."""
+    with nullcontext() if item.get_closest_marker("processes") else no_processes():
+        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

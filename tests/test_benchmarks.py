@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import against, timed_runs
 from benchmarks.engine_share import engine_share
 from benchmarks.operators import REST, TOP, as_markdown, operator_shares
 from benchmarks.workloads import LENET, Workload, contest
+from benchmarks.worktree import git, worktree
 
 FEW_LENETS = dataclasses.replace(LENET, clients=3, tau=2)
 WIDE = Workload("WideResNets", "svhn", (3, 16, 16), ("wrn-10-1",), 2, rounds=1, tau=2)
@@ -43,3 +47,56 @@ def test_the_shares_of_operators_are_those_of_a_whole() -> None:
     assert "convolution_backward" in [*shares][:TOP] and REST in shares
     table = as_markdown({"one": shares, "other": shares})
     assert len({line.count("|") for line in table if line.startswith("|")}) == 1
+
+
+def test_a_tree_that_is_slower_in_most_pairs_is_named_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = {"slower": [(10.0, 11.0), (20.0, 22.0), (10.0, 5.0)], "not": [(10.0, 10.4), (9.0, 30.0), (10.0, 1.0)]}
+    monkeypatch.setattr(against, "race", lambda *_: measured)
+    monkeypatch.setattr(against, "worktree", lambda commit: nullcontext(Path(commit)))
+    assert against.main("a-commit", pairs=3) == 1
+    printed = capsys.readouterr().out
+    assert "| slower | 10.00 | 11.00 | 1.100 |" in printed
+    assert "slower than 1.05: slower" in printed and "slower than 1.05: not" not in printed
+    del measured["slower"]
+    assert against.main("a-commit", pairs=3) == 0
+
+
+def test_what_is_timed_in_any_tree_is_played_in_this_one(tmp_path: Path) -> None:
+    small: dict[str, Any] = dict(method="local", models="mlp-small", clients=3, images=(1, 8, 8))
+    assert timed_runs.per_iteration(tmp_path, rounds=100, **small) > 0
+    assert isinstance(timed_runs.per_checkpoint(tmp_path, rounds=2, **small), float)
+    assert not list(tmp_path.iterdir())  # runs are removed
+
+
+@pytest.mark.processes
+def test_both_trees_are_measured_in_every_pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "player.py"
+    script.write_text("import sys\nfor n, line in enumerate(sys.stdin, 1): print(n * len(sys.argv[1]), flush=True)")
+    monkeypatch.setattr(against, "SCRIPT", script)
+    short, long = next(iter(timed_runs.IN_PROCESS)), next(iter(timed_runs.OF_PROCESSES))
+    assert against.race(Path("a"), Path("aa"), [short, long], pairs=2) == {
+        short: [(1.0, 2.0)] * 2,  # the best of three
+        long: [(4.0, 8.0)] * 2,
+    }
+    script.write_text("")
+    with pytest.raises(SystemExit, match="has ended"):
+        against.race(Path("a"), Path("aa"), [short], pairs=1)
+
+
+@pytest.mark.processes
+def test_a_worktree_holds_its_commit_and_is_removed_when_something_fails(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "file").write_text("before")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "-c", "user.name=n", "-c", "user.email=e", "commit", "--quiet", "-m", "one")
+    (tmp_path / "file").write_text("after")
+    seen = []
+    with pytest.raises(ZeroDivisionError), worktree("HEAD", tmp_path) as folder:  # noqa: PT012
+        seen.append((folder / "file").read_text())
+        raise ZeroDivisionError
+    assert seen == ["before"] and not folder.exists()
+    assert len(git(tmp_path, "worktree", "list").splitlines()) == 1
+    with pytest.raises(SystemExit, match="no-such-commit"), worktree("no-such-commit", tmp_path):
+        pass

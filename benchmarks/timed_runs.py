@@ -1,0 +1,139 @@
+"""What `--against` measures, in a process that imports fedal from any tree: `fedal.run` and the command line alone.
+
+    PYTHONPATH=TREE/src python -P benchmarks/timed_runs.py TREE/src
+
+reads the name of a measurement per line, and answers with milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+NEVER = 10**6
+QUIET: dict[str, Any] = dict(eval_every=NEVER, checkpoint_every=NEVER)
+COMMAND = [sys.executable, "-P", "-c", "from fedal.cli import main; main()"]
+
+
+def per_iteration(folder: Path, rounds: int, images: tuple[int, ...] | None = None, **settings: Any) -> float:
+    """Of a long run what a run of one round does not have: no start, no last evaluation, no last checkpoint."""
+    play = partial(_play, folder, images, **{**QUIET, **settings})
+    play(rounds=1)  # warms up
+    return (play(rounds=1 + rounds) - play(rounds=1)) / (rounds * 5)
+
+
+def per_checkpoint(folder: Path, rounds: int, images: tuple[int, ...], **settings: Any) -> float:
+    """Of a run that saves every round what a run that saves at its end does not have."""
+    play = partial(_play, folder, images, rounds=1 + rounds, tau=1, batch_size=2, **{**QUIET, **settings})
+    play()
+    return (play(checkpoint_every=1) - play()) / rounds
+
+
+def start_up(folder: Path) -> float:
+    """`fedal run` on digits: from typing it to the end of its first iteration, and of the run with it."""
+    began = time.perf_counter()
+    words = ["run", "--quiet", "--iterations", "1", "--set", "tau=1", "--out", str(folder / "run")]
+    subprocess.run([*COMMAND, *words], check=True, stdout=subprocess.DEVNULL)
+    return 1e3 * (time.perf_counter() - began)
+
+
+DEPLOYED = """
+method = "fedal"
+clients = 3
+models = "mlp-small"
+rounds = 200
+batch_size = 8
+eval_every = 250
+checkpoint_every = 1000000
+
+[deployment]
+listen = "ADDRESS"
+folder = "server"
+"""
+
+
+def deployed_exchange(folder: Path) -> float:
+    """By the clock of the server's own record, between the first row and the last."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    (folder / "federation.toml").write_text(DEPLOYED.replace("ADDRESS", address))
+    start = partial(subprocess.Popen, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    exporting = start([*COMMAND, "export-sites", "--config", "federation.toml", "--out", "sites"])
+    assert exporting.wait() == 0
+    processes = [start([*COMMAND, "serve", "--config", "federation.toml", "--insecure"])]
+    for path in sorted((folder / "sites").glob("*.npz")):
+        words = ["--server", address, "--name", path.stem, "--data", f"sites/{path.name}", "--model", "mlp-small"]
+        processes.append(start([*COMMAND, "join", *words, "--insecure"]))
+    try:
+        assert [process.wait(300) for process in processes] == [0] * len(processes)
+    finally:
+        for process in processes:
+            process.kill()
+    rows = [json.loads(line) for line in (folder / "server/metrics.jsonl").read_text().splitlines()]
+    first, last = rows[0], rows[-1]
+    return 1e3 * float(last["seconds"] - first["seconds"]) / int(last["iteration"] - first["iteration"])
+
+
+def _play(folder: Path, images: tuple[int, ...] | None, **settings: Any) -> float:
+    """Milliseconds of a whole run; random images if `images` is their shape, digits without it."""
+    import fedal
+    import fedal.data
+
+    data = None
+    if images is not None:
+        import numpy as np
+
+        generator = np.random.Generator(np.random.Philox(key=1))
+        x = generator.standard_normal((1000 + 100 * int(settings["clients"]), *images), dtype=np.float32)
+        y = np.arange(len(x)) % 10
+        data = fedal.data.from_tensors(x, y, test_x=x[:20], test_y=y[:20])
+    config = fedal.Config(partition="iid", **settings)
+    with tempfile.TemporaryDirectory(dir=folder) as out:
+        began = time.perf_counter()
+        fedal.run(config, Path(out) / "run", data=data)
+        return 1e3 * (time.perf_counter() - began)
+
+
+IN_PROCESS: dict[str, Callable[[Path], float]] = {
+    "FedAL, 10 LeNet5, iteration": partial(
+        per_iteration, rounds=8, images=(1, 28, 28), method="fedal", models="lenet5", clients=10
+    ),
+    "FedAL, 10 small digits clients, iteration": partial(per_iteration, rounds=12, method="fedal", clients=10),
+    "FedMD, 4 wrn-10-1, iteration": partial(
+        per_iteration, rounds=6, images=(3, 32, 32), method="fedmd", models="wrn-10-1", clients=4
+    ),
+    "FedMD, 50 mlp-small, iteration": partial(
+        per_iteration, rounds=12, method="fedmd", models="mlp-small", clients=50, batch_size=8
+    ),
+    "local, 20 LeNet5, checkpoint": partial(
+        per_checkpoint, rounds=12, images=(1, 28, 28), method="local", models="lenet5", clients=20
+    ),
+}
+OF_PROCESSES: dict[str, Callable[[Path], float]] = {
+    "fedal run on digits, first iteration": start_up,
+    "FedAL, 3 deployed sites, exchange": deployed_exchange,
+}
+
+
+def main() -> None:
+    source = Path(sys.argv[1]).resolve()
+    import fedal
+
+    assert Path(fedal.__file__).is_relative_to(source), f"fedal is that of {fedal.__file__}, not of {source}"
+    measurements = IN_PROCESS | OF_PROCESSES
+    for line in sys.stdin:
+        with tempfile.TemporaryDirectory(prefix="timed-") as folder:
+            print(json.dumps(measurements[line.strip()](Path(folder))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

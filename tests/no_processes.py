@@ -1,0 +1,34 @@
+"""The guard of `make quick`: a test without the mark `processes` fails when it starts one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import pytest
+
+STARTERS = ((subprocess.Popen, "__init__"), (os, "fork"), (os, "posix_spawn"), (os, "system"), (BaseProcess, "start"))
+"""Every way from Python to a new process: pools, Ray, browsers and servers come by here."""
+
+HARMLESS = ("fc-list",)  # matplotlib asks for fonts, once per machine
+
+
+@contextmanager
+def no_processes() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in STARTERS:
+            patch.setattr(owner, name, _refusing(getattr(owner, name)))
+        yield
+
+
+def _refusing(start: Callable[..., Any]) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(args[-1], list) and args[-1][0] in HARMLESS:
+            return start(*args, **kwargs)
+        return pytest.fail("this test starts a process: mark it with @pytest.mark.processes")
+
+    return refuse
