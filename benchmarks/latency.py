@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.speech import BATCH, CLASSES, CLIENTS, Blank, Logits, Speech  # and with it fedal, before gRPC
+from fedal.machine import available_cores
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "deployment.md"
@@ -313,7 +314,7 @@ def _free_port() -> int:
 def as_markdown(scores: dict[str, Score]) -> str:
     of_bytes, of_logits = (median(scores[f"bare stream of {what}"].times) for what in ("bytes", "logits"))
     lines = [
-        f"{len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[1]:.0f}; {CLIENTS} client processes, "
+        f"{available_cores()} cores, load average {os.getloadavg()[1]:.0f}; {CLIENTS} client processes, "
         f"{BATCH} x {CLASSES} logits up, the same or twice that down; "
         f"{len(scores['fedal, FedAL'].times)} exchanges each, in interleaved blocks.",
         "",

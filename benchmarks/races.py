@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,8 +14,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.workloads import Contest, Workload, contest, federation
+from fedal.machine import available_cores
 
-CORES = len(os.sched_getaffinity(0))
+CORES = available_cores()
 NAIVE = ("naive, default threads", "naive, one thread")
 
 

@@ -79,7 +79,7 @@ def test_the_mean_over_one_other_is_that_other_to_the_bit() -> None:
 
 
 def test_class_sums_give_means_and_counts_of_what_was_added() -> None:
-    sums = ClassSums.empty(3, 2, torch.device("cpu"))
+    sums = ClassSums.empty(3, 2, device=torch.device("cpu"))
     sums.add(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([2, 2]))
     sums.add(torch.tensor([[5.0, 6.0]]), torch.tensor([0]))
     assert sums.means(torch.float32).tolist() == [[5.0, 6.0], [0.0, 0.0], [2.0, 3.0]]

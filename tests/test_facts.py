@@ -67,7 +67,7 @@ def test_what_comparisons_ignore() -> None:
 # A new setting is one field.
 
 
-def scratch(*, sites: bool, changes: Changes, option: str = "") -> type[Config]:
+def scratch(*, sites: bool, changes: Changes, option: bool = False) -> type[Config]:
     class Scratch(Config):
         fresh_air: float = setting(0.5, "how fresh", gt=0, sites=sites, changes=changes, option=option)
 
@@ -87,7 +87,7 @@ def test_a_new_setting_makes_another_run_unless_it_changes_nothing(changes: Chan
 
 
 def test_a_new_setting_is_an_option_of_every_command_with_settings() -> None:
-    model = scratch(sites=False, changes="weights", option="How fresh the air is.")
+    model = scratch(sites=False, changes="weights", option=True)
     heard: list[Said] = []
     app = typer.Typer()
 
@@ -103,7 +103,7 @@ def test_a_new_setting_is_an_option_of_every_command_with_settings() -> None:
     assert heard[0].values == heard[0].settings() == {"fresh_air": 0.25, "clients": 3, "tau": 2}
     assert model(**heard[0].settings()).model_dump()["fresh_air"] == 0.25
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
-    places = [shown.index(word) for word in ("--before", "--method", "How fresh the air is.", "--set", "--after")]
+    places = [shown.index(word) for word in ("--before", "--method", "How fresh. [default: (0.5)]", "--set", "--after")]
     assert places == sorted(places)
     assert "--seed" not in shown
     assert CliRunner().invoke(app, ["--fresh-air", "thick"]).exit_code == 2

@@ -109,9 +109,9 @@ def build_federation(
         return with_logics(federation)
 
 
-def build_of_table_models(method: str, model: str = "mlp-small", clients: int = 3, **options: Any) -> Federation:
+def build_of_table_models(method: str, model: str = "mlp-small", clients: int = 3, **settings: Any) -> Federation:
     """A federation whose clients all have one model of the table: fits methods that ask for features or weights."""
-    config = Config(method=method, clients=clients, models=model, batch_size=BATCH, lr=0.01, options=options)
+    config = Config(method=method, clients=clients, models=model, batch_size=BATCH, lr=0.01, **settings)
     return with_logics(assemble(config, tiny_world(config.client_names), InOrder()).federation)
 
 

@@ -40,10 +40,12 @@ class Discriminator:
         dtype: torch.dtype | None = None,
         device: str = "cpu",
     ) -> None:
+        from fedal import kernels
         from fedal.learners.torch_learner import TorchLearner, TorchSettings
 
         self._index = {client_id: index for index, client_id in enumerate(roster)}
         self._temperature, self._leak = temperature, leak
+        self._d_leaky_relu = kernels.leaky_relu_backward
         widths = [n_classes, *hidden, len(roster)]
         with torch_seeded(seed, "discriminator"):
             layers: list[torch.nn.Module] = []
@@ -108,7 +110,7 @@ class Discriminator:
                 _add(layer.bias, d.sum(0))
             d = d @ layer.weight
             if index:
-                d = torch.ops.aten.leaky_relu_backward(d, seen[index], self._leak, True)
+                d = self._d_leaky_relu(d, seen[index], self._leak, True)
         return d
 
     def _parts(self, f: Tensor, present: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:

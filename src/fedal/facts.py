@@ -21,12 +21,19 @@ class Facts:
 
     sites: bool  # told to the sites of a deployment: it decides their numbers, and names neither code nor files
     changes: Changes  # by itself, for the same values of all others
-    option: str = ""  # the help text, if commands take it as --name
+    option: bool = False  # commands take it as --name, with its description as the help text
     expected: str = ""  # what to say of a value of the wrong type, where pydantic's own words do not help
 
 
 def setting(
-    default: Any, description: str, *, sites: bool, changes: Changes, option: str = "", expected: str = "", **rest: Any
+    default: Any,
+    description: str,
+    *,
+    sites: bool,
+    changes: Changes,
+    option: bool = False,
+    expected: str = "",
+    **rest: Any,
 ) -> Any:
     """A field of a pydantic model with its facts; `rest` is for pydantic's Field, such as the limits ge and lt."""
     facts: Any = asdict(Facts(sites, changes, option, expected))

@@ -15,6 +15,7 @@ from PIL import Image
 
 from commands import fedal as command
 from fedal import methods
+from fedal.campaigns.compare import MethodRuns
 from fedal.campaigns.job import Job
 from fedal.campaigns.paper.entries import (
     ENTRIES,
@@ -205,13 +206,14 @@ def test_the_note_of_a_miniature_says_what_is_played(name: str) -> None:
     assert _small_options(entry, "svhn") == {"pretrain_iterations": 20, "server_model": "wrn-16-1"}
 
 
-def recorded(*accuracies: float, **columns: list[int]) -> Any:
+def recorded(*accuracies: float, **columns: list[int]) -> MethodRuns:
     """A row of a comparison with one run."""
     rows = [
         {"phase": "after_global", "iteration": i + 1, "test_accuracy": value, **{k: v[i] for k, v in columns.items()}}
         for i, value in enumerate(accuracies)
     ]
-    return SimpleNamespace(method="fedal", runs=[SimpleNamespace(metrics=rows)])
+    run: Any = SimpleNamespace(metrics=rows, config=SimpleNamespace(seed=0))
+    return MethodRuns("fedal", [run])
 
 
 def test_against_bytes_a_curve_begins_with_the_first_upload() -> None:

@@ -16,6 +16,7 @@ from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.site import Site
 from fedal.errors import CheckpointError, ConfigError
 from fedal.records.run import read_rows
+from fedal.report.page import write_report
 from worlds import synthetic_images
 
 
@@ -56,6 +57,9 @@ def test_the_record_says_who_took_part_and_what_sites_agreed_to_send(rehearsal: 
     assert last["own_test_accuracy"] == sites["client-01"]["own_test_accuracy"] and "test_accuracy" not in last
     assert last["up_bytes"] == 3 * 4 * 2 * (4 * 8 * 10)  # sites x rounds x tau x bytes
     assert sum(row["up_bytes"] for row in sites.values()) == last["up_bytes"]
+    report, problems = write_report([service.folder.path])
+    assert problems == []
+    assert "mean over 1 of 3 sites" in report.read_text(encoding="utf-8")
 
 
 def test_a_site_that_lost_its_state_is_let_in_only_by_the_operators_word(rehearsal: Rehearsal) -> None:

@@ -57,6 +57,35 @@ def write_run(
     return path
 
 
+def write_server(path: Path, *, shared: Sequence[str] = CLIENTS[:2], rounds: int = 3) -> Path:
+    """A server's folder: no test data, no division of data; ben misses round 2, and only some share their accuracy."""
+    path.mkdir(parents=True)
+    settings = {"method": "fedal", "dataset": "digits", "iterations": 5 * rounds, "options": {"tau": 5}}
+    (path / "config.toml").write_text(tomli_w.dumps(settings))
+    (path / "federation.json").write_text(json.dumps({"run": "ab" * 16, "incarnation": 7}))
+    (path / "environment.json").write_text(json.dumps({"torch": "2.13.0"}))
+    rows, client_rows = [], []
+    for number in range(1, rounds + 1):
+        present = [name for name in CLIENTS if (name, number) != ("ben", 2)]
+        accuracies = {name: 0.2 * number + 0.1 * (name == "anna") for name in present if name in shared}
+        where = {"round": number, "iteration": 5 * number, "phase": "after_global", "final": number == rounds}
+        sent = {"up_bytes": 1000 * number, "down_bytes": 2000 * number}
+        row = {**where, **{key: 3 * value for key, value in sent.items()}, "participants": len(present)}
+        if accuracies:
+            row["own_test_accuracy"] = sum(accuracies.values()) / len(accuracies)
+            row["own_test_accuracy_min"] = min(accuracies.values())
+            row["own_test_accuracy_std"] = (max(accuracies.values()) - min(accuracies.values())) / 2  # of one or two
+        observed = {"discriminator_accuracy": 0.4, "adversarial_grad_norm": 0.03}
+        rows.append({**row, **observed, "seconds": 2.5 * number, "incarnation": 7})
+        for name in CLIENTS:
+            own = {"own_test_accuracy": accuracies[name]} if name in accuracies else {}
+            client_rows.append({**where, "client": name, "participated": name in present, **sent, **own})
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "clients.jsonl").write_text("".join(json.dumps(row) + "\n" for row in client_rows))
+    (path / "summary.json").write_text(json.dumps({"status": "complete", "final": rows[-1]}))
+    return path
+
+
 def write_comparison(path: Path) -> Path:
     """Two methods, three seeds."""
     for seed in range(3):

@@ -15,7 +15,8 @@ from fedal.campaigns.compare import compare
 from fedal.report.collect import collect
 from fedal.report.groups import overview
 from fedal.report.page import write_report
-from fedal.report.results import difference_rows, target_rows
+from fedal.report.sections.differences import difference_rows
+from fedal.report.sections.target import target_rows
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: fedal[dev]")
 from selenium.webdriver import ActionChains, Keys  # noqa: E402

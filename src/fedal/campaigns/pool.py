@@ -22,6 +22,7 @@ from typing import Any
 
 from fedal.campaigns.job import Job, Watcher, play_job
 from fedal.errors import ConfigError, FedalError, FolderInUseError, RunError, Stopped
+from fedal.machine import available_cores
 from fedal.records.run import Run
 
 POLL_S = 0.2
@@ -62,7 +63,7 @@ def play_jobs(
     other runs finish their round and save; the latter ends in Stopped. A single run at a time is played in this
     process, unless `always_apart` says that what kills a run must not kill the campaign.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     queue = _Queue(jobs, watch, should_stop, ended)
     queue.settle_finished()
     at_once = min(at_once or cores, len(queue.waiting))

@@ -15,6 +15,7 @@ import typer
 
 from fedal.cli import catalogue, certs, compare, deploy, inspect, paper, train, tune
 from fedal.errors import CheckpointError, ConfigError, FedalError, Stopped
+from fedal.machine import refuse_windows
 
 COMMANDS = (
     train.run, train.resume, compare.compare, tune.tune, paper.paper,
@@ -40,6 +41,7 @@ app.add_typer(certs.certs_app, name="certs")
 def main() -> None:
     """The entry point: every mistake of a user ends in one message, never in a traceback."""
     try:
+        refuse_windows()
         app()
     except Stopped as stopped:
         print(stopped, file=sys.stderr)

@@ -72,7 +72,9 @@ def certs_token(
 @certs_app.command("request")
 def certs_request(
     token: Path,
-    out: Annotated[Path | None, typer.Option(help="The folder of this site's key. [default: the site's name]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of this site's key.", show_default="the site's name")
+    ] = None,
 ) -> None:
     """At a site: make a key, and from the operator's token a request for its certificate."""
     need_deploy()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedal.cli.interrupt import StopOnce
-from fedal.cli.options import Assignments, said
+from fedal.cli.options import Assignments, Said
 from fedal.cli.printing import print_table, warn
 from fedal.errors import ConfigError, FedalError, Stopped
 
@@ -46,7 +46,9 @@ def join(
     data: Annotated[Path, typer.Option(help="Private data: an .npz file with x and y. It is never sent.")],
     model: Annotated[str, typer.Option(help="A name of `fedal models`, package.module:factory, or auto.")] = "auto",
     invitation: InvitationFolder = None,
-    state: Annotated[Path | None, typer.Option(help="Where this site keeps its state. [default: NAME-state]")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Where this site keeps its state.", show_default="NAME-state")
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Write the trained weights here (safetensors).")] = None,
     share_metrics: Annotated[bool, typer.Option("--share-metrics", help="Send own test accuracy.")] = False,
     restart: Annotated[
@@ -99,7 +101,7 @@ def export_sites(
     assignments: Assignments = None,
 ) -> None:
     """Write the private data that each client of `fedal run` would have: for rehearsing a deployment."""
-    checked = said(config, assignments).config()
+    checked = Said.of(config, assignments).config()
 
     from fedal.simulate.export import export_sites as export
 

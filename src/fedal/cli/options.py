@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from fedal.config import Config, load_config, merge_settings, parse_assignments, read_toml
 from fedal.facts import facts_of
@@ -35,6 +36,11 @@ class Said:
     file: Path | None
     values: dict[str, Any]
 
+    @classmethod
+    def of(cls, file: Path | None, assignments: Iterable[str] | None, **options: Any) -> Said:
+        given = {name: value for name, value in options.items() if value is not None}
+        return cls(file, given | parse_assignments(assignments or ()))
+
     def config(self) -> Config:
         """All of it, checked."""
         return load_config(self.file, self.values)
@@ -44,11 +50,6 @@ class Said:
         return merge_settings(read_toml(self.file) if self.file else {}, self.values)
 
 
-def said(file: Path | None, assignments: Iterable[str] | None, **options: Any) -> Said:
-    given = {name: value for name, value in options.items() if value is not None}
-    return Said(file, given | parse_assignments(assignments or ()))
-
-
 def takes_settings(
     *, without: Iterable[str] = (), file: Any = SettingsFile, model: type[BaseModel] = Config
 ) -> Callable[[Command], Command]:
@@ -56,7 +57,10 @@ def takes_settings(
     names = [name for name, facts in facts_of(model).items() if facts.option and name not in without]
 
     def decorate(command: Command) -> Command:
-        generated = {name: _option(model, name) for name in names} | {"file": file, "assignments": Assignments}
+        generated = {name: _option(model.model_fields[name]) for name in names} | {
+            "file": file,
+            "assignments": Assignments,
+        }
         parameters: list[inspect.Parameter] = []
         for own in inspect.signature(command, eval_str=True).parameters.values():
             new = [_parameter(name, annotation, None) for name, annotation in generated.items()]
@@ -64,8 +68,8 @@ def takes_settings(
 
         @wraps(command)
         def with_said(**given: Any) -> None:
-            settings = said(**{name: given.pop(name) for name in generated})
-            command(said=settings, **given)
+            said = Said.of(**{name: given.pop(name) for name in generated})
+            command(said=said, **given)
 
         with_said.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_said.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -78,15 +82,12 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _option(model: type[BaseModel], name: str) -> Any:
+def _option(field: FieldInfo) -> Any:
     """The annotation by which typer makes the option of a setting. Left out it is None: the file may have it."""
-    default = model.model_fields[name].default
-    shown = f"{default:g}" if isinstance(default, float) else str(default)
-    help_text = facts_of(model)[name].option
-    return Annotated[
-        _typed(model.model_fields[name].annotation) | None,
-        typer.Option(help=help_text, show_default=False if default is None else shown),
-    ]
+    shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+    text = field.description or ""
+    option = typer.Option(help=f"{text[:1].upper()}{text[1:]}.", show_default=field.default is not None and shown)
+    return Annotated[_typed(field.annotation) | None, option]
 
 
 def _typed(annotation: Any) -> Any:

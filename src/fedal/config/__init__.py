@@ -11,12 +11,6 @@ from fedal.config.reading import load_config, merge_settings, parse_assignments,
 from fedal.config.settings import REQUIREMENTS, ClientConfig, Config
 
 __all__ = [
-    "REQUIREMENTS",
-    "ClientConfig",
-    "Config",
-    "load_config",
-    "merge_settings",
-    "parse_assignments",
-    "read_toml",
+    "REQUIREMENTS", "ClientConfig", "Config", "load_config", "merge_settings", "parse_assignments", "read_toml",
     "unknown_setting",
-]
+]  # fmt: skip

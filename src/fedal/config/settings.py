@@ -50,123 +50,80 @@ class Config(BaseModel):
 
     # fmt: off
     method: str = setting(
-        "fedal", "a name of `fedal methods`, or package.module:METHOD", sites=True, changes="weights",
-        option="See `fedal methods`.",
-    )
+        "fedal", "a name of `fedal methods`, or package.module:METHOD", sites=True, changes="weights", option=True)
     dataset: str = setting(
-        "digits", "a name of `fedal datasets`; ignored when `data` is given", sites=False, changes="weights",
-        option="See `fedal datasets`.",
-    )
+        "digits", "a name of `fedal datasets`, unless `data` is given", sites=False, changes="weights", option=True)
     clients: Annotated[int, Field(ge=1)] | tuple[ClientConfig, ...] = setting(
-        10, "how many, or tables", sites=False, changes="weights", option="How many clients.",
-        expected="a number of clients or a list of tables with name and model",
-    )
+        10, "how many clients; in a file also tables", sites=False, changes="weights", option=True,
+        expected="a number of clients or a list of tables with name and model")
     models: str | tuple[str, ...] = setting(
-        "auto", "auto (the data set's candidates, drawn at random), same (the first), or a list of models",
-        sites=False, changes="weights", option="auto, same, or names with commas (`fedal models`).",
-        expected="auto, same, a name of `fedal models`, or a list of names",
-    )
+        "auto", "names of `fedal models` with commas, auto (drawn from the data set's candidates) or same (the first)",
+        sites=False, changes="weights", option=True,
+        expected="auto, same, a name of `fedal models`, or a list of names")
     partition: str | None = setting(
-        None, "how data are divided: " + ", ".join(PARTITIONS), sites=False, changes="weights",
-        option=", ".join(PARTITIONS) + ".",
-    )
+        None, "how data are divided: " + ", ".join(PARTITIONS), sites=False, changes="weights", option=True)
     alpha: float = setting(
-        1.0, "Dirichlet concentration: smaller = more skewed", gt=0, sites=False, changes="weights",
-        option="Dirichlet concentration: smaller = more skewed.",
-    )
+        1.0, "Dirichlet concentration: smaller = more skewed", gt=0, sites=False, changes="weights", option=True)
     iterations: int | None = setting(
-        None, "local steps = rounds x tau, rounded up to a whole round", ge=1, sites=False, changes="weights",
-        option="Length as rounds x tau; 400 if neither length is given.",
-    )
+        None, "length as rounds x tau, rounded up to a whole round; 400 if no length is given", ge=1,
+        sites=False, changes="weights", option=True)
     rounds: int | None = setting(
-        None, "rounds; give this or iterations, not both", ge=1, sites=False, changes="weights",
-        option="Length in rounds, instead of --iterations.",
-    )
-    seed: int = setting(
-        0, "every random number of the run follows from it", ge=0, sites=True, changes="weights",
-        option="All random numbers follow from it.",
-    )
+        None, "length in rounds, instead of iterations", ge=1, sites=False, changes="weights", option=True)
+    seed: int = setting(0, "all random numbers follow from it", ge=0, sites=True, changes="weights", option=True)
     preset: Literal["paper"] | None = setting(
-        None, "the FedAL paper's settings for what is not given", sites=False, changes="nothing",
-        option="paper: the FedAL paper's settings for what you leave open.",
-    )
+        None, "what to take for all that you leave open: paper (as in FedAL's)", sites=False, changes="nothing", option=True)
     engine: Literal["threads", "ray"] = setting(
-        "threads", "how clients run side by side; the same bits", sites=False, changes="nothing",
-        option="How clients run: threads, ray.",
-    )
+        "threads", "how clients run: threads, ray; the same bits", sites=False, changes="nothing", option=True)
     ray_address: str | None = setting(
-        None, "of a Ray cluster (default: a Ray of its own, loopback only)", sites=False, changes="nothing",
-        option="Of a Ray cluster; without it a local one is started, on loopback.",
-    )
+        None, "of a Ray cluster; else a local one is started, on loopback", sites=False, changes="nothing", option=True)
     require: Literal["black-box", "outputs-only"] | None = setting(
-        None, "refuse methods that reveal more", sites=False, changes="nothing",
-        option="black-box or outputs-only: refuse methods that reveal more.",
-    )
+        None, "refuse methods that reveal more: black-box, outputs-only", sites=False, changes="nothing", option=True)
     data: str | None = setting(
-        None, "own data: an .npz file with arrays x and y", sites=False, changes="weights",
-        option="Your own data: an .npz file with x and y.",
-    )
+        None, "your own data: an .npz file with x and y", sites=False, changes="weights", option=True)
     public: str | None = setting(
-        None, "own public inputs: an .npz file with an array x", sites=False, changes="weights",
-        option="Your own public inputs: an .npz file with x.",
-    )
+        None, "your own public inputs: an .npz file with x", sites=False, changes="weights", option=True)
     data_folder: str | None = setting(
-        None, "where data sets lie (default: FEDAL_DATA or the user cache)", sites=False, changes="nothing"
-    )
+        None, "where data sets lie (default: FEDAL_DATA or the user cache)", sites=False, changes="nothing")
     accept_unverified: bool = setting(
-        False, "accept data files whose checksum is not the publisher's", sites=False, changes="weights"
-    )
+        False, "accept data files whose checksum is not the publisher's", sites=False, changes="weights")
     allow_overlap: bool = setting(
-        False, "client-wise partitions: clients may share samples", sites=False, changes="weights"
-    )
+        False, "client-wise partitions: clients may share samples", sites=False, changes="weights")
     min_samples: int = setting(
-        8, "fewer private samples than this at a client is an error", ge=1, sites=False, changes="weights"
-    )
+        8, "fewer private samples than this at a client is an error", ge=1, sites=False, changes="weights")
     public_size: int | None = setting(
-        None, "public samples (default: the data set's own, else 1000 or a quarter of all)", ge=1, sites=False,
-        changes="weights",
-    )
+        None, "public samples (default: the data set's own, else 1000 or a quarter of all)", ge=1,
+        sites=False, changes="weights")
     batch_size: int = setting(32, "samples per private and per public batch", ge=2, sites=True, changes="weights")
     optimizer: Literal["adam", "sgd"] = setting(
-        "adam", "one per client, kept over the whole run", sites=True, changes="weights"
-    )
+        "adam", "one per client, kept over the whole run", sites=True, changes="weights")
     lr: float = setting(1e-3, "step size eta_l of the clients", gt=0, sites=True, changes="weights")
     momentum: float = setting(0.0, "of sgd", ge=0, lt=1, sites=True, changes="weights")
-    weight_decay: float = setting(0.0, "of either optimizer", ge=0, sites=True, changes="weights")
+    weight_decay: float = setting(0.0, "of the clients' optimizers", ge=0, sites=True, changes="weights")
     eval_every: int = setting(
-        50, "iterations between evaluations, rounded up to a round end", ge=1, sites=False, changes="record"
-    )
+        50, "iterations between evaluations, rounded up to a round end", ge=1, sites=False, changes="record")
     eval_samples: int = setting(
-        500, "test samples while training (final rows use all)", ge=1, sites=False, changes="record"
-    )
+        500, "test samples while training (final rows use all)", ge=1, sites=False, changes="record")
     eval_after_local: bool = setting(
-        True, "also evaluate between local training and transfer", sites=False, changes="record"
-    )
+        True, "also evaluate between local training and transfer", sites=False, changes="record")
     instruments: Annotated[tuple[InstrumentName, ...], BeforeValidator(_split_names)] = setting(
-        (), "measured in every recorded round, see docs/theory.md: forgetting, zeta, gradients", sites=False,
-        changes="nothing",
-    )
+        (), "measured in every recorded round, see docs/theory.md: forgetting, zeta, gradients",
+        sites=False, changes="nothing")
     checkpoint_every: int | Literal["auto"] = setting(
         "auto", "rounds; auto: saving costs under 2%", sites=False, changes="nothing",
-        expected="a number of rounds, or auto",
-    )
+        expected="a number of rounds, or auto")
     workers: int = setting(
-        0, "worker threads or actors (0: one per core); does not change a bit", ge=0, sites=False, changes="nothing"
-    )
+        0, "worker threads or actors (0: one per core); does not change a bit", ge=0, sites=False, changes="nothing")
     channels_last: bool = setting(True, "memory format of convolutional nets", sites=True, changes="weights")
     fused: bool = setting(True, "the fused optimizer kernel", sites=True, changes="weights")
     stacked: bool | Literal["auto"] = setting(
-        "auto", "small nets of one architecture learn as one (auto: LeNet5); changes the last bits", sites=False,
-        changes="weights", expected="true, false or auto",
-    )
+        "auto", "small nets of one architecture learn as one (auto: LeNet5); changes the last bits",
+        sites=False, changes="weights", expected="true, false or auto")
     precision: Literal["fp32", "fp64", "bf16"] = setting(
         "fp32", "numbers of models, data and messages; bf16: torch layers compute in it, the rest is fp32",
-        sites=True, changes="weights",
-    )
+        sites=True, changes="weights")
     device: str = setting("cpu", "torch device (only cpu is tested)", sites=False, changes="weights")
     allow_nondeterministic: bool = setting(
-        False, "let models draw from global random generators", sites=False, changes="weights"
-    )
+        False, "let models draw from global random generators", sites=False, changes="weights")
     options: SerializeAsAny[MethodOptions] = setting(MethodOptions(), "of the method", sites=True, changes="weights")
     # fmt: on
 

@@ -28,7 +28,7 @@ class Journal:
         self, folder: RunFolder, config: Config, task: Task, federation: Federation, log: Callable[..., None]
     ) -> None:
         self.folder, self._config, self._task, self._federation, self._log = folder, config, task, federation, log
-        self._about = folder.path / "federation.json"
+        self._about = folder.federation
         self.run, self.incarnation, self.rounds, self.committed = "", 0, 0, 0
         self._began = self._saved_at = time.monotonic()
         self._record: Record | None = None

@@ -38,6 +38,7 @@ from fedal.deploy.server import Reception
 from fedal.deploy.settings import Deployment
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError, Stopped
+from fedal.machine import refuse_windows
 from fedal.methods.server import Uploads
 from fedal.own_code import named_code
 from fedal.precision import dtype_of
@@ -223,5 +224,6 @@ class Service:
 
 
 def serve(plan: ServerPlan, *, insecure: bool = False, should_stop: Callable[[], bool] = lambda: False) -> None:
+    refuse_windows()
     torch.set_num_threads(1)  # 1 and 2 intra-op threads give different bits
     Service(plan, insecure=insecure, should_stop=should_stop).play()

@@ -21,6 +21,7 @@ from fedal.deploy.entering import Membership, SitePlan, enter
 from fedal.deploy.refusals import Code, Refused
 from fedal.errors import CheckpointError, DataError
 from fedal.learners.base import State
+from fedal.machine import refuse_windows
 from fedal.messages import Message
 from fedal.records.checkpoint import load_checkpoint, load_newest, save_checkpoint, save_model
 from fedal.records.folder import RunFolder, write_json
@@ -250,4 +251,5 @@ def _run_of(path: Path) -> str:
 
 
 def join(plan: SitePlan, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:
+    refuse_windows()
     Site(plan, tell).play()

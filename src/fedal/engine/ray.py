@@ -20,6 +20,7 @@ import torch
 from fedal.engine.player import LocalPlayer, Said
 from fedal.errors import ConfigError, RunError
 from fedal.learners.base import Frozen, State
+from fedal.machine import available_cores
 from fedal.messages import Message
 from fedal.methods.client import ClientLogic
 
@@ -222,7 +223,7 @@ def ray_cluster(address: str | None, workers: int) -> Iterator[RayCluster]:
     starts = not ray.is_initialized()
     if starts:
         _refuse_unreachable(address)
-        local: dict[str, Any] = dict(num_cpus=workers or len(os.sched_getaffinity(0)), include_dashboard=False)
+        local: dict[str, Any] = dict(num_cpus=workers or available_cores(), include_dashboard=False)
         try:
             ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else local))
         except (ConnectionError, RuntimeError, ValueError) as error:

@@ -6,7 +6,6 @@ every operator runs on one thread.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TypeVar
 import torch
 
 from fedal.engine.heap import Heap
+from fedal.machine import available_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -63,7 +63,7 @@ def thread_workers(workers: int) -> Iterator[ThreadWorkers]:
     """A pool of `workers` threads (0: one per core); torch's own threading is as before afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # before the first operator: 1 and 2 intra-op threads give different bits
-    pool = ThreadWorkers(workers or len(os.sched_getaffinity(0)))
+    pool = ThreadWorkers(workers or available_cores())
     try:
         yield pool
     finally:

@@ -1,7 +1,8 @@
 """Adam through torch's fused kernel, without the machinery around `torch.optim.Adam`.
 
-The same kernel and the same bits (a test compares them). `torch.optim` imports the compiler when its first optimizer is
-made, which costs every process two seconds, and spends more time in Python than the kernel takes on a small net.
+The same kernel and the same bits (a test compares them), where torch has it (see kernels.py). `torch.optim` imports the
+compiler when its first optimizer is made, which costs every process two seconds, and spends more time in Python than
+the kernel takes on a small net.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+
+from fedal import kernels
 
 
 class FusedAdam:
@@ -30,8 +33,8 @@ class FusedAdam:
             return
         slots = [self.slots(parameter) for parameter, _ in active]
         steps = [slot["step"] for slot in slots]
-        torch._foreach_add_(steps, 1)
-        torch._fused_adam_(
+        kernels.add_to_each(steps, 1)
+        kernels.adam(
             [parameter.data for parameter, _ in active],
             [gradient for _, gradient in active],
             [slot["exp_avg"] for slot in slots],

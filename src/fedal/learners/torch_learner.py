@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fedal import kernels
 from fedal.errors import NotApplicableError
 from fedal.learners.base import Mode, State
 from fedal.learners.dropout import MaskClock, seed_dropout
@@ -212,7 +213,7 @@ class TorchFrozen:
         with torch.no_grad():
             present = [*learner.module.parameters(), *learner.module.buffers()]
             mine = [*self._module.parameters(), *self._module.buffers()]
-            torch._foreach_copy_(mine, present)
+            kernels.copy_to_each(mine, present)
 
     def __call__(self, x: Tensor) -> Tensor:
         mode: Mode = "frozen" if self._mode == "train" else self._mode  # as the student, but no buffer moves

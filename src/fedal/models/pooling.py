@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-HALVING: tuple[Any, ...] = ([2, 2], [2, 2], [0, 0], [1, 1], True)
+from fedal import kernels
+
+HALVING = ([2, 2], [2, 2], [0, 0], [1, 1], True)
 """Window, stride, padding, dilation, ceil_mode of torch's operators."""
 
 
@@ -34,7 +36,7 @@ class HalvingMaxPool(nn.Module):
 
 def halved(x: Tensor) -> tuple[Tensor, Tensor]:
     """The maxima, and how far behind the first pixel of its window each is: 0, 1, or the same one row below."""
-    maxima, places = torch.ops.aten.max_pool2d_with_indices(x, *HALVING)
+    maxima, places = kernels.max_pool(x, *HALVING)
     height, width = x.shape[-2:]
     fits = width + 1 <= torch.iinfo(torch.uint8).max
     return maxima, (places - _first_pixels(height, width, x.device)).to(torch.uint8 if fits else torch.int32)
@@ -43,7 +45,7 @@ def halved(x: Tensor) -> tuple[Tensor, Tensor]:
 def spread(gradient: Tensor, steps: Tensor, onto: Tensor) -> None:
     """Writes the gradient of `halved` in its input onto a tensor of that shape."""
     places = steps + _first_pixels(*onto.shape[-2:], onto.device)
-    torch.ops.aten.max_pool2d_with_indices_backward.grad_input(gradient, onto, *HALVING, places, grad_input=onto)
+    kernels.max_pool_backward(gradient, onto, *HALVING, places, grad_input=onto)
 
 
 @cache

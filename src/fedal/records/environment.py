@@ -12,6 +12,8 @@ def describe_environment() -> dict[str, Any]:
     """All that besides config and seed decides bits."""
     import torch
 
+    from fedal import kernels
+
     return {
         "fedal": version("fedal"),
         "python": platform.python_version(),
@@ -20,6 +22,7 @@ def describe_environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
+        "kernels": kernels.in_use(),
     }
 
 
@@ -27,6 +30,6 @@ def environment_differences(saved: dict[str, Any], present: dict[str, Any]) -> l
     """What may make a resumed run differ in bits from an uninterrupted one."""
     return [
         f"{key} was {saved.get(key)}, is now {present[key]}"
-        for key in ("fedal", "torch", "machine", "cpu_capability")
+        for key in ("fedal", "torch", "machine", "cpu_capability", "kernels")
         if saved.get(key) != present[key]
     ]

@@ -5,7 +5,6 @@ A folder from somebody else is data: nothing named in it is imported unless the 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -67,6 +66,15 @@ class RunFolder:
         """Why the run stopped, if it failed."""
         return self.path / "failure.json"
 
+    @property
+    def federation(self) -> Path:
+        """Of a server's folder: which federation it serves."""
+        return self.path / "federation.json"
+
+    @property
+    def is_server(self) -> bool:
+        return self.federation.exists()
+
     def refuse_if_taken(self) -> None:
         """Raises when the folder holds something already, another run above all."""
         if not self.path.exists():
@@ -92,6 +100,8 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time works in the folder; the lock goes with the process, however it ends."""
+        import fcntl  # not on Windows, where reading a folder works
+
         try:
             descriptor = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:

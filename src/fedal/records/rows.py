@@ -14,9 +14,8 @@ import numpy as np
 
 from fedal.durable import RecordFile
 from fedal.records.folder import RunFolder
+from fedal.records.statistics import Row
 from fedal.wire import Wire
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

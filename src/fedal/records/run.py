@@ -66,8 +66,13 @@ class Run:
         """The row that tables use: all clients at the end, on the whole test set."""
         row = final_row(self.metrics)
         if row is None:
-            raise FedalError(f"{self.path} is not complete. Continue it with `fedal resume {self.path}`.")
+            raise FedalError(f"{self.path} is not complete. {self._advice}")
         return row
+
+    @property
+    def _advice(self) -> str:
+        again = "the same `fedal serve`" if self.folder.is_server else f"`fedal resume {self.path}`"
+        return f"Continue it with {again}."
 
     @cached_property
     def _environment(self) -> dict[str, Any]:
@@ -125,13 +130,13 @@ class Run:
         return learner
 
     def _weights(self, client: str) -> Path:
+        if self.folder.is_server:
+            raise FedalError(f"{self.path} is a server's folder: it holds no model, each site keeps its own.")
         if client not in self.client_models:
             raise FedalError(f'{self.path} has no client "{client}". It has: {", ".join(self.client_models)}.')
         weights = self.folder.models / f"{client}.safetensors"
         if not weights.exists():
-            raise FedalError(
-                f"{weights} is missing: the run is not complete. Continue it with `fedal resume {self.path}`."
-            )
+            raise FedalError(f"{weights} is missing: the run is not complete. {self._advice}")
         return weights
 
     def _filled(self, model: nn.Module, weights: dict[str, Tensor]) -> nn.Module:

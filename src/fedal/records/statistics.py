@@ -98,9 +98,9 @@ class Seeds(ABC):
     def curve(self, key: str) -> list[Point]:
         return curve(map(round_ends, self.rows_by_seed.values()), key)
 
-    def reached(self, target: float) -> list[Reached]:
-        """Where each seed that got there first had the target accuracy."""
-        found = [first_reaching(rows, target) for rows in self.rows_by_seed.values()]
+    def reached(self, target: float, key: str = "test_accuracy") -> list[Reached]:
+        """Where each seed that got there first had the target."""
+        found = [first_reaching(rows, target, key) for rows in self.rows_by_seed.values()]
         return [reached for reached in found if reached is not None]
 
 
@@ -157,11 +157,11 @@ class Reached:
     up_bytes: float
 
 
-def first_reaching(rows: Iterable[Row], target: float) -> Reached | None:
-    """The first evaluation at a round's end with a test accuracy of at least `target`; None when there is none."""
+def first_reaching(rows: Iterable[Row], target: float, key: str = "test_accuracy") -> Reached | None:
+    """The first evaluation at a round's end with at least `target`; None when there is none."""
     for row in round_ends(rows):
-        if row.get("test_accuracy", math.nan) >= target:
-            return Reached(int(row["iteration"]), float(row["seconds"]), float(row["up_bytes"]))
+        if row.get(key, math.nan) >= target:
+            return Reached(int(row["iteration"]), *(float(row.get(axis, math.nan)) for axis in ("seconds", "up_bytes")))
     return None
 
 

@@ -201,7 +201,7 @@ function clientChart(plot) {
     }
     const row = 58, low = Math.min(...shown.map(({ group }) => group.box[0])), high = Math.max(...shown.map(({ group }) => group.box[4]));
     const pad = (high - low || 0.1) * 0.05;
-    const area = frame(plot, row * shown.length + 60, [low - pad, high + pad], [0, 1], "final test accuracy of a client", round, null);
+    const area = frame(plot, row * shown.length + 60, [low - pad, high + pad], [0, 1], `final ${data.accuracy} of a client`, round, null);
     shown.forEach(({ group, index }, place) => {
       const style = `line-${index % 7}`, top = area.top + place * row, middle = top + 36, [, quarter, median, three] = group.box.map(area.x);
       text(area.node, 4, top + 14, group.label, { class: "name" });

@@ -27,6 +27,7 @@ DEPTH = 3  # folders of comparisons lie this deep below the one that is asked fo
 MOST_BYTES = 200_000_000  # of one file
 MOST_COUNTS = 10_000_000  # bytes of the client x class table
 LONGEST_TEXT = 500
+TEXTS = {"phase", "client", "model"}  # of a row; all else are numbers
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Record:
     class_counts: list[list[int]] = field(default_factory=list)
     output_matrices: dict[str, list[list[float]]] = field(default_factory=dict)  # name -> clients x classes
     is_complete: bool = False
+    is_server: bool = False  # of a deployed federation: data and models are elsewhere
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -121,12 +123,14 @@ def _read_table(folder: Path, found: Collection) -> None:
 
 def read_record(path: Path, name: str) -> Record:
     """One run folder, as far as it can be read."""
-    folder, record = RunFolder(path), Record(name)
+    folder = RunFolder(path)
+    record = Record(name, is_server=folder.is_server)
     record.config = _part(record, folder.config, lambda text: clean(tomllib.loads(text)), {})
     record.environment = _part(record, folder.environment, _json_object, {})
     record.rows = _part(record, folder.metrics, lambda text: _rows(text, record, folder.metrics.name), [])
     record.client_rows = _part(record, folder.clients, lambda text: _rows(text, record, folder.clients.name), [])
-    _read_partition(record, folder.partition)
+    if not record.is_server:
+        _read_partition(record, folder.partition)
     if (path / "analysis" / "analysis.json").exists():
         record.analysis = _part(record, path / "analysis" / "analysis.json", _json_object, {})
     if (path / "analysis" / "output-matrix.json").exists():
@@ -158,7 +162,7 @@ def _note_state(record: Record, folder: RunFolder) -> None:
     reached = f"{last:g} of {planned}" if isinstance(planned, int) else f"{last:g}"
     record.problems.append(
         f"not complete: recorded up to iteration {reached}, so it counts in no table of final models. "
-        "Continue it with `fedal resume`."
+        f"Continue it with {'the same `fedal serve`' if record.is_server else '`fedal resume`'}."
     )
 
 
@@ -212,6 +216,10 @@ def _rows(text: str, record: Record, file: str) -> list[Row]:
     if damaged:
         where = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines, the first is line {damaged[0]},"
         record.problems.append(f"{file}: {where} cannot be read and is left out")
+    for key in ("test_accuracy", "up_bytes", "seconds"):
+        if any(key in row for row in rows):  # what all rows lack was never meant to be there
+            for row in rows:
+                row.setdefault(key, math.nan)
     _note_not_finite(rows, record, file)
     return rows
 
@@ -226,18 +234,15 @@ def _note_not_finite(rows: list[Row], record: Record, file: str) -> None:
 
 
 def _row(line: str) -> Row | None:
-    """Texts and finite numbers as they are; an infinite number, null or nothing where a number belongs is nan."""
+    """Texts and finite numbers as they are; whatever else stands where a number belongs is nan."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(values, dict) or not math.isfinite(_number(values.get("iteration"))):
         return None
-    row = {clean(key): clean(value) if isinstance(value, str) else _number(value) for key, value in values.items()}
-    for key in ("test_accuracy", "up_bytes", "seconds"):
-        if key != "seconds" or "client" not in row:
-            row[key] = _number(row.get(key))
-    return {**row, "final": values.get("final") is True, "phase": str(row.get("phase", "after_global"))}
+    row = {clean(key): clean(str(value)) if key in TEXTS else _number(value) for key, value in values.items()}
+    return {"phase": "after_global", **row, "final": values.get("final") is True}
 
 
 def _number(value: object) -> float:

@@ -14,7 +14,7 @@ from fedal.config import Config
 from fedal.facts import without_effect
 from fedal.records.statistics import Difference, Row, Seeds
 from fedal.report.collect import Collection, Record
-from fedal.report.measures import ACCURACY, derive
+from fedal.report.measures import ACCURACY, OWN, OWN_SPREAD, OWN_WORST, PARTICIPANTS, SPREAD, WORST, Measure, derive
 
 
 @dataclass
@@ -58,11 +58,40 @@ class Overview:
     @property
     def best(self) -> Group | None:
         """The group with the highest final mean."""
-        finished = [group for group in self.groups if math.isfinite(group.mean(ACCURACY.key))]
-        return max(finished, key=lambda group: group.mean(ACCURACY.key), default=None)
+        finished = [group for group in self.groups if math.isfinite(group.mean(self.accuracy.key))]
+        return max(finished, key=lambda group: group.mean(self.accuracy.key), default=None)
 
     def difference(self, group: Group, baseline: Group) -> Difference | None:
-        return group.difference(baseline, ACCURACY.key)
+        return group.difference(baseline, self.accuracy.key)
+
+    @property
+    def accuracy(self) -> Measure:
+        """What the rows are compared by: a deployed federation has no global test set."""
+        return OWN if self.only_servers else ACCURACY
+
+    @property
+    def worst(self) -> Measure:
+        return WORST if self.accuracy is ACCURACY else OWN_WORST
+
+    @property
+    def unevenness(self) -> Measure:
+        return SPREAD if self.accuracy is ACCURACY else OWN_SPREAD
+
+    def has(self, key: str) -> bool:
+        """Whether any run records it."""
+        return any(key in row for record in self.records for row in record.rows)
+
+    def shows(self, measure: Measure) -> bool:
+        """Whether the page speaks of it: of participants only where there are fewer than clients."""
+        return self.has(measure.key) and (measure is not PARTICIPANTS or self.has_absences)
+
+    @property
+    def has_absences(self) -> bool:
+        return any(row.get("participated") == 0 for record in self.records for row in record.client_rows)
+
+    @property
+    def only_servers(self) -> bool:
+        return all(record.is_server for record in self.records)
 
 
 def overview(collection: Collection) -> Overview:

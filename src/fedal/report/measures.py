@@ -28,6 +28,7 @@ class Measure:
 
 TESTS = "global test set (while training: a fixed stratified part of it)"
 UPLOADS = "the outputs on public batches that were uploaded in the round"
+OWN_TESTS = "each site's own test data, which stay there"
 OVER_ALL = "mean over clients, then over seeds"
 
 ACCURACY = Measure(
@@ -46,6 +47,27 @@ SPREAD = Measure(
 SERVER = Measure(
     "server_test_accuracy", "server's model", "the server's", TESTS, "mean over seeds",
     "How often the server's own model is right, where a method trains one.",
+)  # fmt: skip
+OWN = Measure(
+    "own_test_accuracy", "accuracy on own test data", "each site's own", OWN_TESTS,
+    "mean over the sites that share it, then over seeds",
+    "How often the models of a deployed federation are right on data like that of their own site. The server has no "
+    "test data: how they do on each other's nobody here knows.",
+)  # fmt: skip
+OWN_WORST = Measure(
+    "own_test_accuracy_min", "worst site", "the least accurate site's", OWN_TESTS,
+    "lowest of the sites that share it, then mean over seeds",
+    "What the site that is served worst gets out of the federation, of those that share their accuracy.",
+)  # fmt: skip
+OWN_SPREAD = Measure(
+    "own_test_accuracy_std", "spread over sites", "each site's own", OWN_TESTS,
+    "standard deviation over the sites that share their accuracy, then mean over seeds",
+    "How unequal the sites are; their test data differ, too.", "points",
+)  # fmt: skip
+PARTICIPANTS = Measure(
+    "participants", "participants", "-", "the round that is recorded", "mean over seeds",
+    "How many clients took part to the end of the round; the others keep their weights and return at the next.",
+    "number",
 )  # fmt: skip
 DISAGREEMENT = Measure(
     "disagreement", "disagreement", "each client's own", UPLOADS,
@@ -84,7 +106,8 @@ FORGOTTEN_OWN = Measure(
 )  # fmt: skip
 
 CURVES: Sequence[Measure] = (
-    ACCURACY, WORST, SERVER, GAIN, FORGOTTEN_GLOBAL, FORGOTTEN_OWN, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL,
+    ACCURACY, WORST, OWN, OWN_WORST, SERVER, GAIN, FORGOTTEN_GLOBAL, FORGOTTEN_OWN, DISAGREEMENT, DISCRIMINATOR,
+    ADVERSARIAL, PARTICIPANTS,
 )  # fmt: skip
 
 UPLOADED = Measure(
@@ -101,20 +124,20 @@ TIME = Measure(
     "number",
 )  # fmt: skip
 
-ALL: Sequence[Measure] = (*CURVES, SPREAD, UPLOADED, DOWNLOADED, TIME)
+ALL: Sequence[Measure] = (*CURVES, SPREAD, OWN_SPREAD, UPLOADED, DOWNLOADED, TIME)
 
 
 def derive(record: Record) -> None:
     """Adds the differences between phases to the rows at the end of each round."""
     after_local = {row["iteration"]: row for row in record.rows if row["phase"] == "after_local"}
     for row in round_ends(record.rows):
-        local = after_local.get(row["iteration"])
-        if local is not None and not row["final"] and row["up_bytes"]:  # without messages there is no transfer
-            row[GAIN.key] = row["test_accuracy"] - local["test_accuracy"]
-        _subtract(row, FORGOTTEN_GLOBAL.key, "global_after_local", "global_before_local")
-        _subtract(row, FORGOTTEN_OWN.key, "own_after_transfer", "own_before_transfer")
+        if not row["final"] and row.get("up_bytes"):  # without messages there is no transfer
+            local = after_local.get(row["iteration"], {})
+            _subtract(row, GAIN.key, row, ACCURACY.key, local, ACCURACY.key)
+        _subtract(row, FORGOTTEN_GLOBAL.key, row, "global_after_local", row, "global_before_local")
+        _subtract(row, FORGOTTEN_OWN.key, row, "own_after_transfer", row, "own_before_transfer")
 
 
-def _subtract(row: Row, key: str, after: str, before: str) -> None:
-    if after in row and before in row:
-        row[key] = row[after] - row[before]
+def _subtract(into: Row, name: str, later: Row, after: str, earlier: Row, before: str) -> None:
+    if after in later and before in earlier:
+        into[name] = later[after] - earlier[before]

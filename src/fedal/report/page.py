@@ -14,11 +14,24 @@ from typing import Any
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError
 from fedal.records.statistics import distribution
-from fedal.report import context, results
 from fedal.report.collect import clean, collect
 from fedal.report.groups import Overview, overview
 from fedal.report.markup import Markup, element, embedded_json, markup
 from fedal.report.measures import CURVES, DISCRIMINATOR
+from fedal.report.sections import (
+    clients,
+    curves,
+    data,
+    differences,
+    discriminator,
+    outputs,
+    participation,
+    reading,
+    result,
+    setup,
+    target,
+    wire,
+)
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
@@ -72,93 +85,29 @@ def _section(name: str, title: str, content: Markup) -> Markup:
 
 def _sections(found: Overview) -> list[tuple[str, str, Markup]]:
     parts = [
-        ("result", "Result", markup(results.headline(found), results.final_table(found))),
-        ("run", "What was run", context.what_was_run(found)),
-        ("curves", "Curves", markup(_curve_controls(found), results.curves(found))),
-        ("target", "Way to a target", markup(_target_controls(found), results.target_table(found))),
-        ("differences", "Differences", markup(_difference_controls(found), results.difference_table(found))),
-        ("clients", "Clients", markup(_client_chart(), results.client_table(found))),
-        ("discriminator", "Discriminator", results.discriminator(found)),
-        ("data-of-clients", "Clients' data", context.clients_data(found)),
-        ("outputs", "Output matrix", context.output_matrices(found)),
-        ("wire", "The wire", context.wire(found)),
-        ("settings", "Settings", context.settings(found)),
-        ("meanings", "Meanings", context.meanings(found)),
+        ("result", "Result", result.section(found)),
+        ("run", "What was run", setup.what_was_run(found)),
+        ("curves", "Curves", curves.section(found)),
+        ("target", "Way to a target", target.section(found)),
+        ("differences", "Differences", differences.section(found)),
+        ("clients", "Clients", clients.section(found)),
+        *([("participation", "Participation", participation.section(found))] if participation.has_news(found) else []),
+        ("discriminator", "Discriminator", discriminator.section(found)),
+        ("data-of-clients", "Clients' data", data.section(found)),
+        ("outputs", "Output matrix", outputs.section(found)),
+        ("wire", "The wire", wire.section(found)),
+        ("settings", "Settings", setup.settings(found)),
+        ("meanings", "Meanings", reading.meanings(found)),
     ]
-    warnings = ("warnings", "Warnings", context.warnings(found))
+    warnings = ("warnings", "Warnings", reading.warnings(found))
     return [warnings, *parts] if found.problems else [*parts, warnings]
-
-
-def _curve_controls(found: Overview) -> Markup:
-    axes = {"iterations": "iterations", "seconds": "seconds", "bytes": "uploaded bytes"}
-    radios = [
-        element("label", element("input", type="radio", name="axis", value=axis, checked=axis == "iterations"), title)
-        for axis, title in axes.items()
-    ]
-    legend = [
-        element("button", results.swatch(index), group.label, type="button", aria_pressed="true", data_group=index)
-        for index, group in enumerate(found.groups)
-    ]
-    seeds = max(len(group.records) for group in found.groups)
-    band = "The band goes from the lowest to the highest seed. " if seeds > 1 else ""
-    text = (
-        f"Line: mean over seeds. {band}Point at a chart, or focus it and use the arrow keys, to read values. "
-        "Seconds and bytes (of all clients together) are means over seeds; a method that uploads nothing is a dashed "
-        "line at its last value."
-    )
-    controls = element(
-        "div", element("fieldset", element("legend", "Against"), *radios),
-        element("div", *legend, cls="legend", role="group", aria_label="Show or hide methods"), cls="controls",
-    )  # fmt: skip
-    missing = element("noscript", element("p", "The curves need JavaScript; the tables below hold the same numbers."))
-    return markup(element("p", text), controls, missing)
-
-
-def _target_controls(found: Overview) -> Markup:
-    target = results.default_target(found)
-    limits = dict(min=1, max=100, step=1, value=target)
-    name = "Target accuracy in percent"
-    return element(
-        "div",
-        element("label", name, for_="target-number"),
-        element("input", type="number", id="target-number", **limits),
-        element("input", type="range", id="target-range", aria_label=name, **limits),
-        cls="controls",
-    )
-
-
-def _difference_controls(found: Overview) -> Markup:
-    options = [element("option", group.label, value=index) for index, group in enumerate(found.groups)]
-    seeds = min((len(group.finished) for group in found.groups), default=0)
-    text = (
-        "Runs of one seed share the division of the data, so they are compared seed by seed. The p values are not "
-        "corrected for the number of comparisons. "
-    )
-    if seeds < 5:
-        text += (
-            f"With {seeds} finished seed{'s' * (seeds != 1)} the test sees only differences that are large against the "
-            "spread: an interval around 0 means that more seeds are needed, not that the methods are equal."
-        )
-    choice = element("div", element("label", "Baseline", for_="baseline"), element("select", *options, id="baseline"),
-                     cls="controls")  # fmt: skip
-    return markup(element("p", text), choice)
-
-
-def _client_chart() -> Markup:
-    text = (
-        "One dot per client and seed; the box holds the middle half, its line is the median. A client of another "
-        "seed has other data, even under the same name."
-    )
-    plot = element("div", id="client-plot", role="img", aria_label="Accuracy of single clients; the table below "
-                   "holds the numbers")  # fmt: skip
-    return element("figure", element("figcaption", element("p", text)), plot, cls="chart wide")
 
 
 def chart_data(found: Overview) -> dict[str, Any]:
     """What charts.js draws: numbers, and cells of the tables that switch."""
     groups = []
     for group in found.groups:
-        values = results.client_values(group)
+        values = clients.values(found, group)
         box = distribution([value for value, _ in values])
         groups.append(
             {
@@ -173,6 +122,7 @@ def chart_data(found: Overview) -> dict[str, Any]:
         "groups": groups,
         "measures": {measure.key: {"name": measure.name, "unit": measure.unit} for measure in CURVES},
         "chance": 1 / counts.pop() if len(counts) == 1 else None,
-        "targets": results.target_rows(found),
-        "differences": results.difference_rows(found),
+        "targets": target.target_rows(found),
+        "accuracy": found.accuracy.name,
+        "differences": differences.difference_rows(found),
     }

@@ -39,7 +39,8 @@ def safe_name(text: str) -> str:
 def _write(record: Record, writer: Any) -> None:
     for row in record.rows:
         prefix = f"{safe_name(row['phase'])}{'_final' * row['final']}"
-        seconds = row["seconds"] if math.isfinite(row["seconds"]) else 0.0
+        time = row.get("seconds", math.nan)
+        seconds = time if math.isfinite(time) else 0.0
         for key, value in row.items():
             if isinstance(value, float) and key not in NOT_PLOTTED:
                 writer.add_scalar(f"{prefix}/{key}", value, int(row["iteration"]), walltime=seconds)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from fedal.config import Config
 from fedal.data.world import World
 from fedal.engine.threads import thread_workers
 from fedal.learners.torch_learner import TorchLearner
+from fedal.machine import peak_memory
 from fedal.precision import dtype_of
 from fedal.simulate.assemble import Assembly, assemble
 from fedal.simulate.prepare import prepare_world
@@ -96,18 +95,12 @@ def plan(config: Config, *, trial_s: float = TRIAL_S) -> Plan:
         instruments_s=instruments_s,
         recorded_rounds=recorded,
         memory=memory,
-        peak_bytes=peak_rss(),
+        peak_bytes=peak_memory(),
         checkpoint_bytes=memory["models"] + memory["optimizers"] + memory["server"],
         up_bytes=_extrapolated(up, config.total_rounds),
         down_bytes=_extrapolated(down, config.total_rounds),
         bytes_are_exact=not any(kind.size for kind in kinds),
     )
-
-
-def peak_rss() -> int:
-    """The most memory that this process has held so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _wants_another(times: list[float], config: Config, trial_s: float) -> bool:

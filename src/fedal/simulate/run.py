@@ -18,6 +18,7 @@ from fedal.data.dataset import Dataset
 from fedal.engine.ray import ActorLost, ray_cluster
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError
+from fedal.machine import refuse_windows
 from fedal.records.environment import describe_environment, environment_differences
 from fedal.records.folder import RunFolder
 from fedal.records.run import Run
@@ -38,6 +39,7 @@ def run(
     listener: Listener | None = None,
 ) -> Run:
     """Starts a new run in folder `out`. Mistakes are reported before anything is written."""
+    refuse_windows()
     folder = RunFolder(Path(out) if out is not None else default_folder(config))
     folder.refuse_if_taken()
     _refuse_unknown_clients(config, models)
@@ -63,6 +65,7 @@ def resume(
     listener: Listener | None = None,
 ) -> Run:
     """Continues a run from its newest sound checkpoint; with `iterations`, a finished run goes on to that length."""
+    refuse_windows()
     folder = RunFolder(Path(path))
     listener = listener or Listener()
     config = folder.read_config(trust=trust)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedal import kernels
 from fedal.learners.base import Mode, State
 from fedal.learners.fused_adam import FusedAdam
 from fedal.learners.stacked.net import StackedNet
@@ -92,7 +93,7 @@ class StackedFrozen:
 
     @torch.no_grad()
     def _fill(self, values: Sequence[Tensor]) -> None:
-        torch._foreach_copy_([*self._net.parameters], [*values])
+        kernels.copy_to_each([*self._net.parameters], [*values])
 
     def __del__(self) -> None:
         if hasattr(self, "_net"):

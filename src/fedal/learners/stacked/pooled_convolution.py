@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedal import kernels
 from fedal.models.pooling import HalvingMaxPool, halved, spread
 
 SAMPLES = 16  # at a time
@@ -69,7 +70,7 @@ class _PooledConvolution(torch.autograd.Function):
             x = x.repeat(1, groups, 1, 1).contiguous(memory_format=torch.channels_last)
         shape = (layer.stride, layer.padding, layer.dilation, False, [0, 0], groups)
         wanted = [ctx.needs_input_grad[0], True, True]
-        d_x, d_weight, d_bias = torch.ops.aten.convolution_backward(full, x, weight, [len(weight)], *shape, wanted)
+        d_x, d_weight, d_bias = kernels.convolution_backward(full, x, weight, [len(weight)], *shape, wanted)
         return d_x, d_weight, d_bias, None, None, None
 
 

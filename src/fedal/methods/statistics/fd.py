@@ -67,7 +67,7 @@ class FDClient(ClientLogic):
         self._counts = self._owners.new_zeros(rounds, K)  # of how many samples, in each of the last rounds
 
     def round(self, t: int) -> ClientRound:
-        seen = ClassSums.empty(*self._teacher.shape, self.private.device)
+        seen = ClassSums.empty(*self._teacher.shape, device=self.private.device)
         for x, y in self.private_batches(t, self.hp.local_stages):
             f = self.learner.logits(x)
             seen.add(torch.softmax(f, -1), y)

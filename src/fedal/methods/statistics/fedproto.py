@@ -71,7 +71,7 @@ class FedProtoClient(ClientLogic):
         self.prototypes = torch.zeros(shape, device=self.private.device)
 
     def round(self, t: int) -> ClientRound:
-        seen = ClassSums.empty(*self.prototypes.shape, self.private.device)
+        seen = ClassSums.empty(*self.prototypes.shape, device=self.private.device)
         for x, y in self.private_batches(t, self.hp.local_stages):
             f, g = self.learner.logits_and_features(x)
             seen.add(g, y)
@@ -88,7 +88,7 @@ class FedProtoClient(ClientLogic):
         return torch.where(rows.any(-1, keepdim=True), rows, g)
 
     def _mean_of_everything(self) -> ClassSums:
-        seen = ClassSums.empty(*self.prototypes.shape, self.private.device)
+        seen = ClassSums.empty(*self.prototypes.shape, device=self.private.device)
         for x, y in self.private.everything():
             seen.add(self.learner.logits_and_features(x, "eval")[1], y)
             self.learner.forget()

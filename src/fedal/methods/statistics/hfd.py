@@ -104,7 +104,7 @@ class HFDClient(ClientLogic):
 
     def _exchange_inputs(self) -> Generator[Message, Any, None]:
         x, _ = self.private.batch(0, 0)
-        own = ClassSums.empty(self.private.n_classes, x[0].numel(), x.device)
+        own = ClassSums.empty(self.private.n_classes, x[0].numel(), device=x.device)
         for inputs, labels in self.private.everything():
             own.add(inputs.flatten(1), labels)
         mine, has = own.means(x.dtype), (own.counts > 0).to(torch.int32)

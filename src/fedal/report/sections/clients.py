@@ -1,0 +1,65 @@
+"""How accuracy is spread over clients, and who is worst."""
+
+from __future__ import annotations
+
+import math
+
+from fedal.records.numbers import NONE, share
+from fedal.records.statistics import Row, distribution
+from fedal.report.collect import Record
+from fedal.report.groups import Group, Overview
+from fedal.report.legend import named
+from fedal.report.markup import Markup, element, markup, table
+
+
+def section(overview: Overview) -> Markup:
+    return markup(_chart(), _table(overview))
+
+
+def _chart() -> Markup:
+    text = (
+        "One dot per client and seed; the box holds the middle half, its line is the median. A client of another "
+        "seed has other data, even under the same name."
+    )
+    plot = element("div", id="client-plot", role="img", aria_label="Accuracy of single clients; the table below "
+                   "holds the numbers")  # fmt: skip
+    return element("figure", element("figcaption", element("p", text)), plot, cls="chart wide")
+
+
+def values(overview: Overview, group: Group) -> list[tuple[float, str]]:
+    """Final accuracy and name of every client of every seed."""
+    key = overview.accuracy.key
+    return [(row[key], _client_name(record, row)) for record, row in _finals(group, key)]
+
+
+def _finals(group: Group, key: str) -> list[tuple[Record, Row]]:
+    found = [(record, row) for record in group.finished for row in record.final_clients]
+    return [(record, row) for record, row in found if math.isfinite(row.get(key, math.nan))]
+
+
+def _client_name(record: Record, row: Row) -> str:
+    return f"{row.get('client', 'unnamed')}, seed {record.seed}"
+
+
+def _table(overview: Overview) -> Markup:
+    rows = []
+    for group in overview.groups:
+        found = distribution([value for value, _ in values(overview, group)])
+        if found is None:
+            rows.append([named(overview, group), *[NONE] * 6])
+            continue
+        five = [found.low, found.quarter, found.median, found.three_quarters, found.high]
+        rows.append(
+            [named(overview, group), *(share(value, 3) for value in five), _worst(group, overview.accuracy.key)]
+        )
+    caption = f"Final {overview.accuracy.name} of single clients, all seeds together"
+    columns = ["method", "lowest", "quarter", "median", "three quarters", "highest", "the lowest is"]
+    return table(caption, columns, rows, name="Clients", cls="numbers stacked")
+
+
+def _worst(group: Group, key: str) -> str:
+    record, row = min(_finals(group, key), key=lambda found: float(found[1][key]))
+    samples = row.get("private_samples", math.nan)
+    about = [str(row.get("model", "model unknown"))] * (not record.is_server)
+    about += [f"{samples:.0f} private samples"] * math.isfinite(samples)
+    return _client_name(record, row) + f" ({', '.join(about)})" * bool(about)

@@ -1,0 +1,72 @@
+"""Every measure along the runs, as charts that charts.js draws and as tables."""
+
+from __future__ import annotations
+
+from fedal.records.numbers import NONE
+from fedal.records.statistics import Point
+from fedal.report.groups import Overview
+from fedal.report.legend import swatch
+from fedal.report.markup import Markup, element, folded, markup, table
+from fedal.report.measures import CURVES, Measure
+
+
+def section(overview: Overview) -> Markup:
+    return markup(_controls(overview), _charts(overview))
+
+
+def _controls(overview: Overview) -> Markup:
+    axes = {"iterations": "iterations", "seconds": "seconds", "bytes": "uploaded bytes"}
+    radios = [
+        element("label", element("input", type="radio", name="axis", value=axis, checked=axis == "iterations"), title)
+        for axis, title in axes.items()
+    ]
+    legend = [
+        element("button", swatch(index), group.label, type="button", aria_pressed="true", data_group=index)
+        for index, group in enumerate(overview.groups)
+    ]
+    seeds = max(len(group.records) for group in overview.groups)
+    band = "The band goes from the lowest to the highest seed. " if seeds > 1 else ""
+    text = (
+        f"Line: mean over seeds. {band}Point at a chart, or focus it and use the arrow keys, to read values. "
+        "Seconds and bytes (of all clients together) are means over seeds; a method that uploads nothing is a dashed "
+        "line at its last value."
+    )
+    controls = element(
+        "div", element("fieldset", element("legend", "Against"), *radios),
+        element("div", *legend, cls="legend", role="group", aria_label="Show or hide methods"), cls="controls",
+    )  # fmt: skip
+    missing = element("noscript", element("p", "The curves need JavaScript; the tables below hold the same numbers."))
+    return markup(element("p", text), controls, missing)
+
+
+def _charts(overview: Overview) -> Markup:
+    shown = [m for m in CURVES if overview.shows(m) and any(group.curve(m.key) for group in overview.groups)]
+    if not shown:
+        return element("p", "No evaluation is recorded yet.")
+    return element(
+        "div", *(_chart(overview, measure, wide=measure is overview.accuracy) for measure in shown), cls="charts"
+    )
+
+
+def _chart(overview: Overview, measure: Measure, *, wide: bool) -> Markup:
+    plot = element("div", cls="plot", data_measure=measure.key)
+    caption = element(
+        "figcaption", element("h3", measure.name[0].upper() + measure.name[1:]), element("p", measure.sentence)
+    )
+    return element("figure", caption, plot, _curve_table(overview, measure), cls="chart wide" if wide else "chart")
+
+
+def _curve_table(overview: Overview, measure: Measure) -> Markup:
+    """The same numbers for those who do not see the curves."""
+    points = {group.label: {point.iteration: point for point in group.curve(measure.key)} for group in overview.groups}
+    points = {label: found for label, found in points.items() if found}
+    rows = []
+    for iteration in sorted({iteration for found in points.values() for iteration in found}):
+        cells = [found.get(iteration) for found in points.values()]
+        rows.append([f"{iteration:g}", *(NONE if cell is None else _show_point(cell) for cell in cells)])
+    caption = f"{measure.name}: mean over seeds (lowest to highest seed) after so many iterations"
+    return folded("These numbers as a table", table(caption, ["iterations", *points], rows, name=measure.name))
+
+
+def _show_point(point: Point) -> str:
+    return f"{point.mean:.4g}" + f" ({point.low:.4g} to {point.high:.4g})" * (point.seeds > 1)

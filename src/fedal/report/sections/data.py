@@ -1,0 +1,52 @@
+"""Who holds what: samples by client and class, for every division that occurs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fedal.report.collect import Record
+from fedal.report.groups import Overview
+from fedal.report.markup import Markup, element, markup, table
+
+
+def section(overview: Overview) -> Markup:
+    divisions: dict[str, tuple[Record, list[str]]] = {}
+    for group in overview.groups:
+        for record in group.records:
+            if record.class_counts:
+                key = str((record.clients, record.class_counts))
+                divisions.setdefault(key, (record, []))[1].append(f"{group.label}, seed {record.seed}")
+    if overview.only_servers:
+        return element("p", "The sites keep their data: the server does not know what they hold.")
+    if not divisions:
+        return element("p", "No partition.npz could be read, so the clients' data cannot be shown.")
+    parts = []
+    for index, (record, users) in enumerate(divisions.values()):
+        title = f"Division {index + 1} of {len(divisions)}: {_used_by(overview, record, users)}"
+        body = _counts_table(record, title)
+        parts.append(element("details", element("summary", title), body, open=index == 0))
+    return markup(*parts)
+
+
+def _used_by(overview: Overview, record: Record, users: Sequence[str]) -> str:
+    same_seed = [f"{g.label}, seed {r.seed}" for g in overview.groups for r in g.records if r.seed == record.seed]
+    return f"seed {record.seed}, all methods" if list(users) == same_seed else "; ".join(users)
+
+
+def _counts_table(record: Record, title: str) -> Markup:
+    most = max((n for counts in record.class_counts for n in counts), default=1) or 1
+    rows = [
+        [client, *(_bubble(n, most) for n in counts), f"{sum(counts):,}"]
+        for client, counts in zip(record.clients, record.class_counts, strict=True)
+    ]
+    columns = ["client", *(f"class {k}" for k in range(len(record.class_counts[0]) if rows else 0)), "all"]
+    caption = "Private samples of each client by class; the area of a disc is the number beside it"
+    return table(caption, columns, rows, name=title, cls="bubbles")
+
+
+def _bubble(n: int, most: int) -> Markup:
+    if n <= 0:
+        return element("span", "0", cls="none")
+    disc = element("i", style=f"--d:{math.sqrt(n / most):.3f}", aria_hidden="true")
+    return markup(disc, element("span", f"{n:,}"))

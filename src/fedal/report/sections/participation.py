@@ -1,0 +1,38 @@
+"""Who took part: of a deployed federation, and wherever a client missed a round."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from fedal.records.numbers import NONE, size
+from fedal.records.statistics import Row, mean, round_ends
+from fedal.report.groups import Group, Overview
+from fedal.report.legend import named
+from fedal.report.markup import Markup, table
+from fedal.report.measures import DOWNLOADED, UPLOADED
+
+
+def has_news(overview: Overview) -> bool:
+    return overview.has_absences or any(record.is_server for record in overview.records)
+
+
+def section(overview: Overview) -> Markup:
+    columns = ["client", "method", "recorded rounds to their end", UPLOADED.name, DOWNLOADED.name]
+    rows = [row for group in overview.groups for row in _rows(overview, group)]
+    caption = "Who took part; a client that misses an exchange keeps its weights and returns at the next round"
+    return table(caption, columns, rows, name="Participation", cls="numbers stacked")
+
+
+def _rows(overview: Overview, group: Group) -> list[list[object]]:
+    """One per client, all seeds together; bytes are means over seeds."""
+    ends: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for record in group.records:
+        for row in round_ends(record.client_rows, final=record.is_server):  # a run evaluates its last round twice
+            ends[str(row.get("client", "unnamed"))][record.seed].append(row)
+    return [[client, named(overview, group), *_cells(list(seeds.values()))] for client, seeds in ends.items()]
+
+
+def _cells(seeds: list[list[Row]]) -> list[str]:
+    known = [row["participated"] for rows in seeds for row in rows if "participated" in row]
+    sent = [mean(rows[-1][m.key] for rows in seeds if m.key in rows[-1]) for m in (UPLOADED, DOWNLOADED)]
+    return [f"{sum(known):.0f} of {len(known)}" if known else NONE, *map(size, sent)]

@@ -1,0 +1,19 @@
+"""What a reader must know: warnings, and what every number means."""
+
+from __future__ import annotations
+
+from fedal.report.groups import Overview
+from fedal.report.markup import Markup, bullets, element, table
+from fedal.report.measures import ALL
+
+
+def warnings(overview: Overview) -> Markup:
+    if not overview.problems:
+        return element("p", "None: every run is complete and every number is finite.")
+    return bullets(overview.problems)
+
+
+def meanings(overview: Overview) -> Markup:
+    rows = [[m.name, m.model, m.data, m.average, m.sentence] for m in ALL if overview.shows(m)]
+    columns = ["number", "model", "data", "average", "what it says"]
+    return table("Every number of this page", columns, rows, name="Meaning of the numbers", cls="words stacked")

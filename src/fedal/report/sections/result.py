@@ -1,0 +1,154 @@
+"""The result: a headline with what the seeds allow to claim, and the table of final models."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from fedal import methods
+from fedal.records.numbers import NONE, count, duration, p_value, share, short, signed, size, with_spread
+from fedal.records.statistics import Difference
+from fedal.report.groups import Group, Overview
+from fedal.report.legend import named
+from fedal.report.markup import Markup, element, markup, table
+from fedal.report.measures import (
+    ACCURACY,
+    ADVERSARIAL,
+    DISAGREEMENT,
+    DISCRIMINATOR,
+    DOWNLOADED,
+    OWN,
+    OWN_WORST,
+    SERVER,
+    TIME,
+    UPLOADED,
+    Measure,
+)
+
+Cell = Callable[[Group], object]
+
+WHOSE = {"clients": "each client's own", "server": "the server's", "groups": "one per group of equal models"}
+
+
+def section(overview: Overview) -> Markup:
+    return markup(_headline(overview), _final_table(overview))
+
+
+def _headline(overview: Overview) -> Markup:
+    """The result in two sentences, with what the seeds allow to claim."""
+    best, accuracy = overview.best, overview.accuracy
+    if best is None:
+        return element("p", _nothing_to_compare(overview))
+    seeds = len(best.finals(accuracy.key))
+    first = element(
+        "p",
+        element("strong", best.label), f" has the highest final {accuracy.name}: ",
+        element("strong", with_spread(best.finals(accuracy.key).values())),
+        f", mean over {_who_shares(best, accuracy)}", f" ± spread over {seeds} seeds." if seeds > 1 else ", one seed.",
+        cls="lead",
+    )  # fmt: skip
+    others = [g for g in overview.groups if g is not best and math.isfinite(g.mean(accuracy.key))]
+    if not others:
+        return first
+    second = max(others, key=lambda group: group.mean(accuracy.key))
+    found = overview.difference(best, second)
+    if found is None:
+        return markup(first, element("p", f"It shares no seed with the next, {second.label}."))
+    return markup(first, element("p", f"Next is {second.label}. {_in_words(found)}"))
+
+
+def _nothing_to_compare(overview: Overview) -> str:
+    if not any(group.finished for group in overview.groups):
+        return "No run is complete yet, so there are no final numbers; the curves show how far it got."
+    if overview.only_servers:
+        return "No site shares its accuracy (fedal join --share-metrics), so this page does not know how good they are."
+    return "No finished run has a final accuracy that is a number."
+
+
+def _who_shares(group: Group, accuracy: Measure) -> str:
+    """`10 clients`; of a deployed federation, those that share their accuracy: `2 of 3 sites`."""
+    if accuracy is ACCURACY:
+        return f"{group.client_count} clients"
+    rows = [row for record in group.finished for row in record.final_clients]
+    return f"{len({row.get('client') for row in rows if accuracy.key in row})} of {group.client_count} sites"
+
+
+def _in_words(found: Difference) -> str:
+    words = f"The difference, paired over {found.seeds} seed{'s' * (found.seeds > 1)}, is {signed(found.mean)}"
+    if found.low is None or found.high is None:
+        return f"{words}; {found.verdict}."
+    interval = f"95% interval {signed(found.low)} to {signed(found.high)}, p {p_value(found.p_value, equals='= ')}"
+    claim = "the two cannot be told apart" if found.low <= 0 <= found.high else "the interval excludes 0"
+    caution = " Two seeds hardly tell how large the spread is." * (found.seeds == 2)
+    return f"{words} ({interval}): {claim} with these seeds.{caution}"
+
+
+def _final_table(overview: Overview) -> Markup:
+    columns = _columns(overview)
+    rows = [[named(overview, group), *_cells(overview, group, list(columns.values()))] for group in overview.groups]
+    where = "on the whole global test set" if overview.accuracy is ACCURACY else "on the test data of their own sites"
+    caption = (
+        f"Final models {where}: not the best evaluation on the way but the last one. "
+        f"Whose model: {_whose_models(overview)}."
+    )
+    missing = [element("p", f"{name} is not applicable: {why}") for name, why in overview.not_applicable.items()]
+    inner = table(caption, ["method", "seeds", *columns], rows, name="Results", cls="numbers stacked")
+    return markup(inner, *missing)
+
+
+def _columns(overview: Overview) -> dict[str | tuple[str, str], Cell]:
+    """heading -> the cell of a group with finished runs."""
+
+    def value(measure: Measure) -> Cell:
+        return lambda group: _value(group, measure)
+
+    def per_client(measure: Measure) -> Cell:
+        return lambda group: size(group.mean(measure.key) / (group.client_count or 1))
+
+    others = [OWN, OWN_WORST] * (overview.accuracy is ACCURACY) + [SERVER, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL]
+    return {
+        (overview.accuracy.name, "mean ± spread of seeds"): lambda group: _accuracy(group, overview.accuracy),
+        (overview.worst.name, "mean of seeds"): value(overview.worst),
+        (overview.unevenness.name, "standard deviation"): value(overview.unevenness),
+        "iterations": lambda group: count(group.mean("iteration")),
+        (UPLOADED.name, "per client"): per_client(UPLOADED),
+        (DOWNLOADED.name, "per client"): per_client(DOWNLOADED),
+        TIME.name: lambda group: duration(group.mean(TIME.key)),
+        **{measure.name: value(measure) for measure in others if overview.has(measure.key)},
+    }
+
+
+def _whose_models(overview: Overview) -> str:
+    """`each client's own`, or which methods have which where they differ."""
+    whose: dict[str, list[str]] = defaultdict(list)
+    for group in overview.groups:
+        known = group.method in methods.MODULES
+        whose[WHOSE[methods.get(group.method).evaluates] if known else "not known"].append(group.label)
+    if len(whose) == 1:
+        return next(iter(whose))
+    return "; ".join(f"{words} ({', '.join(labels)})" for words, labels in whose.items())
+
+
+def _cells(overview: Overview, group: Group, columns: Sequence[Cell]) -> list[object]:
+    done, planned = len(group.finished), len(group.records)
+    seeds = str(done) if done == planned else f"{done} of {planned}"
+    if done:
+        return [seeds, *(cell(group) for cell in columns)]
+    curve = group.curve(overview.accuracy.key)
+    last = f"so far {curve[-1].mean:.4f} at iteration {curve[-1].iteration:g}" if curve else "nothing recorded"
+    return [seeds, last, *[NONE] * (len(columns) - 1)]
+
+
+def _accuracy(group: Group, measure: Measure) -> object:
+    found = group.finals(measure.key).values()
+    return element("strong", with_spread(found)) if found else NONE
+
+
+def _value(group: Group, measure: Measure) -> object:
+    if not group.finals(measure.key):
+        return NONE
+    value = group.mean(measure.key)
+    if measure is DISCRIMINATOR and group.client_count:
+        return markup(share(value, 3), " ", element("small", f"chance {1 / group.client_count:.3f}"))
+    return short(value) if measure.unit == "number" else share(value)

@@ -1,0 +1,77 @@
+"""What was run, in a few lines; all settings, software and machine below."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from fedal.report.collect import Record
+from fedal.report.groups import Overview, as_text
+from fedal.report.markup import Markup, definitions, element, folded, markup, table
+
+
+def what_was_run(overview: Overview) -> Markup:
+    def setting(key: str) -> str:
+        if not any(key in group.settings for group in overview.groups):
+            return "(not known)"
+        return as_text(overview.shared[key]) if key in overview.shared else "(differs: see Settings)"
+
+    done, planned = sum(record.is_complete for record in overview.records), len(overview.records)
+    seeds = sorted({record.seed for record in overview.records})
+    sources = {str(r.environment["data"]) for r in overview.records if "data" in r.environment}
+    clients = sorted({group.client_count for group in overview.groups} - {0})
+    division = f"{setting('partition')}, alpha {setting('alpha')} (smaller is more skewed)"
+    return definitions(
+        [
+            ("methods", ", ".join(group.label for group in overview.groups)),
+            ("runs", f"{planned}, {'all' if done == planned else done} complete; seeds {', '.join(map(str, seeds))}"),
+            ("data set", "; ".join(sorted(sources)) or setting("dataset")),
+            ("clients", f"{' or '.join(map(str, clients)) or 'not known'}; models: {_models(overview.records)}"),
+            ("division", "none: every site has data of its own" if overview.only_servers else division),
+            ("public set", f"{setting('public_size')} samples without labels"),
+            ("length", f"{setting('iterations')} iterations; tau {setting('tau')} iterations per stage"),
+            ("training", f"{setting('optimizer')}, lr {setting('lr')}, batches of {setting('batch_size')}"),
+        ]
+    )
+
+
+def _models(records: Sequence[Record]) -> str:
+    """How many clients of the first run that says so have which model."""
+    if all(record.is_server for record in records):
+        return "known to the sites alone"
+    for record in records:
+        found = record.environment.get("clients")
+        if isinstance(found, dict) and found:
+            return ", ".join(f"{n} {name}" for name, n in Counter(map(str, found.values())).items())
+    return "not known"
+
+
+def settings(overview: Overview) -> Markup:
+    parts = [folded("Settings of all runs", _settings_table(overview.shared, "Settings that all runs share"))]
+    for group in overview.groups:
+        own = {key: value for key, value in group.settings.items() if key not in overview.shared}
+        parts.append(folded(f"Settings of {group.label} alone", _settings_table(own, f"Settings of {group.label}")))
+    parts.append(folded("Environment", _environment(overview.records)))
+    return markup(*parts)
+
+
+def _settings_table(values: dict[str, object], caption: str) -> Markup:
+    if not values:
+        return element("p", "None.")
+    return table(caption, ["setting", "value"], [[key, as_text(v)] for key, v in values.items()], name=caption)
+
+
+def _environment(records: Sequence[Record]) -> Markup:
+    """What besides settings and seed decides bits; a value that differs between runs is listed with its runs."""
+    values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        for key, value in record.environment.items():
+            if key != "clients":
+                values[key][as_text(value)].append(record.name)
+    if not values:
+        return element("p", "No environment.json could be read.")
+    rows = []
+    for key, found in values.items():
+        apart = [f"{value} ({', '.join(names)})" for value, names in found.items()]
+        rows.append([key, next(iter(found)) if len(found) == 1 else "; ".join(apart)])
+    return table("Software and machine of the runs", ["what", "value"], rows, name="Environment")

@@ -1,0 +1,48 @@
+"""What each method sends, what that reveals, and how many bytes it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedal import methods
+from fedal.messages import Message, in_words
+from fedal.records.numbers import NONE, size
+from fedal.report.groups import Group, Overview
+from fedal.report.legend import named
+from fedal.report.markup import Markup, element, markup, table
+from fedal.report.measures import DOWNLOADED, UPLOADED
+
+
+def section(overview: Overview) -> Markup:
+    rows = [_wire_row(overview, group) for group in overview.groups]
+    columns: list[str | tuple[str, str]] = ["method", "black box", "to the server", "to the clients", "which reveals"]
+    columns += [(UPLOADED.name, "per client"), (DOWNLOADED.name, "per client")]
+    caption = "What each method sends; the wire refuses anything that is not listed here"
+    note = element(
+        "p",
+        "B is the batch on public data, K the number of classes, d the width of the features. A black box keeps its "
+        "parameters and its architecture. Types bound the channel, not the information in it: outputs on public data "
+        "still say something about what a model was trained on.",
+    )
+    return markup(table(caption, columns, rows, name="What crossed the wire", cls="words stacked"), note)
+
+
+def _wire_row(overview: Overview, group: Group) -> list[object]:
+    clients = group.client_count or 1
+    sent = [size(group.mean(m.key) / clients) if group.finals(m.key) else NONE for m in (UPLOADED, DOWNLOADED)]
+    name = named(overview, group)
+    if group.method not in methods.MODULES:
+        unknown = "a method of somebody's own: what it declares is in its code, which is not read here"
+        return [name, "not known", NONE, NONE, unknown, *sent]
+    method = methods.get(group.method)
+    black_box = "yes" if method.black_box else "no"
+    return [name, black_box, _messages(method.up), _messages(method.down), in_words(method.reveals), *sent]
+
+
+def _messages(kinds: Sequence[type[Message]]) -> str:
+    """`Guidance: mean (B x K), grad (B x K)`"""
+    words = []
+    for kind in kinds:
+        fields = [f"{name} ({' x '.join(axes)})" for name, axes in kind.layout.items()] or list(kind.payload_fields())
+        words.append(f"{kind.__name__}: {', '.join(fields)}")
+    return "; ".join(words) or "nothing"

@@ -1,0 +1,187 @@
+"""Torch's private kernels do what the public ways do, and whatever uses them works without them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedal import kernels
+from fedal.discriminator import Discriminator
+from fedal.engine.loop import Federation
+from fedal.models.pooling import HalvingMaxPool
+from worlds import build_federation, build_of_table_models, play, state_of
+
+HALVES = ([2, 2], [2, 2], [0, 0], [1, 1], True)
+
+
+@pytest.fixture
+def public(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, way in kernels.PUBLIC.items():
+        monkeypatch.setattr(kernels, name, way)
+
+
+def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    values = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    return values.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else values
+
+
+def each(seed: int = 0) -> list[Tensor]:
+    return [numbers(7, 3, seed=seed), numbers(4, 2, 3, 3, seed=seed), numbers(5, seed=seed, dtype=torch.float32)]
+
+
+def calls() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Arguments for each kernel, new ones at every call."""
+    adam = dict(lr=0.01, beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, maximize=False, weight_decay=0.02)
+    moments = [part.square() for part in each(3)]
+    image, places = numbers(3, 4, 7, 6), kernels.PUBLIC["max_pool"](numbers(3, 4, 7, 6), *HALVES)[1]
+    grouped = (numbers(3, 6, 7, 6, seed=1), image, numbers(6, 2, 3, 3), [6], [1, 1], [1, 1], [1, 1], False, [0, 0], 2)
+    strided = (numbers(3, 6, 4, 3, seed=1), image, numbers(6, 4, 3, 3), [6], [2, 2], [1, 1], [1, 1], False, [0, 0], 1)
+    return {
+        "add_to_each": ((each(), 1), {}),
+        "copy_to_each": ((each(), each(1)), {}),
+        "adam": ((each(), each(1), each(2), moments, [], [torch.tensor(4.0) for _ in moments]), adam),
+        "leaky_relu_backward": ((numbers(9, 5), numbers(9, 5, seed=1), 0.1, True), {}),
+        "convolution_backward": ((*grouped, [True, True, True]), {}),
+        "convolution_backward, dense": ((*strided, [False, True, True]), {}),
+        "max_pool": ((image, *HALVES), {}),
+        "max_pool_backward": (
+            (numbers(3, 4, 4, 3, seed=1), image, *HALVES, places),
+            {"grad_input": torch.full_like(image, torch.nan)},
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", list(calls()))
+def test_both_ways_have_the_same_values(case: str) -> None:
+    name = case.partition(",")[0]
+    found, expected = (kernels._outcome(way, *calls()[case]) for way in (getattr(kernels, name), kernels.PUBLIC[name]))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6 if ours.dtype == torch.float32 else 1e-12, atol=1e-12)
+
+
+def test_every_kernel_is_compared() -> None:
+    assert {case.partition(",")[0] for case in calls()} == kernels.PUBLIC.keys()
+
+
+def test_the_torch_at_hand_has_all_of_them() -> None:
+    assert kernels.in_use() == "private"
+
+
+def gone() -> SimpleNamespace:
+    return SimpleNamespace()
+
+
+def with_other_arguments() -> SimpleNamespace:
+    return SimpleNamespace(double=lambda: None)
+
+
+def with_other_numbers() -> SimpleNamespace:
+    return SimpleNamespace(double=lambda x: 3 * x)
+
+
+def with_an_effect() -> SimpleNamespace:
+    return SimpleNamespace(double=lambda x: x.mul_(2))
+
+
+def with_more_to_say() -> SimpleNamespace:
+    return SimpleNamespace(double=lambda x: (2 * x, x))
+
+
+@pytest.mark.parametrize("other", [gone, with_other_arguments, with_other_numbers, with_an_effect, with_more_to_say])
+def test_a_kernel_that_does_something_else_is_not_taken(
+    other: Callable[[], SimpleNamespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def double(x: Tensor) -> Tensor:
+        return 2 * x
+
+    monkeypatch.setattr(kernels, "torch", SimpleNamespace(**vars(torch) | vars(other())))
+    assert kernels.tried("double", double, numbers(3)) is double
+
+
+def test_one_that_does_the_same_is_taken_and_its_arguments_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(x: Tensor) -> Tensor:
+        return x.mul_(2)
+
+    x = numbers(3)
+    monkeypatch.setattr(kernels, "torch", SimpleNamespace(**vars(torch) | {"twice": twice}))
+    assert kernels.tried("twice", lambda x: x.mul_(2), x) is twice
+    assert torch.equal(x, numbers(3))
+
+
+def assert_close(found: Federation, expected: Federation) -> None:
+    states = (kernels._tensors(state_of(federation)) for federation in (found, expected))
+    for ours, theirs in zip(*states, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_a_federation_learns_the_same_without_them(public: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = play(build_federation("fedal", dtype=torch.float64, tau=2), 3)
+    monkeypatch.undo()
+    assert kernels.in_use() == "private"
+    assert_close(found, play(build_federation("fedal", dtype=torch.float64, tau=2), 3))
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_so_does_a_stack_with_convolutions(stacked: bool, public: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: dict[str, Any] = dict(model="cnn-small", precision="fp64", stacked=stacked, tau=2)
+    found = play(build_of_table_models("fedal", **settings), 3)
+    monkeypatch.undo()
+    assert_close(found, play(build_of_table_models("fedal", **settings), 3))
+
+
+@pytest.mark.parametrize("leak", [0.0, 0.2])
+def test_so_does_the_discriminator(leak: float, public: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def played() -> Tensor:
+        roster = ["anna", "ben"]
+        judge = Discriminator(roster, 3, leak=leak, lr=0.01, dtype=torch.float64)
+        for step in range(3):
+            judge.train_step(numbers(2, 8, 3, seed=step), roster)
+        return judge.utility_grads(numbers(2, 8, 3), roster)
+
+    found = played()
+    monkeypatch.undo()
+    torch.testing.assert_close(found, played(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 8, 8), (2, 3, 7, 7), (1, 1, 1, 1)])
+def test_so_does_the_pool_to_the_bit(shape: tuple[int, ...], public: None) -> None:
+    x = torch.randint(-2, 3, shape).double()  # full of ties: the first of equals gets the gradient
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    pooled = HalvingMaxPool()(ours)
+    expected = torch.nn.functional.max_pool2d(theirs, 2, ceil_mode=True)
+    gradient = torch.randn_like(expected)
+    pooled.backward(gradient)
+    expected.backward(gradient)
+    assert torch.equal(pooled, expected) and torch.equal(ours.grad, theirs.grad)
+
+
+def test_the_record_names_those_that_go_the_public_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedal.records.environment import describe_environment, environment_differences
+
+    before = describe_environment()
+    assert before["kernels"] == "private"
+    for name in ("adam", "max_pool"):
+        monkeypatch.setattr(kernels, name, kernels.PUBLIC[name])
+    said = "kernels was private, is now private but for adam, max_pool"
+    assert environment_differences(before, describe_environment()) == [said]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc counts threads")
+def test_trying_them_starts_no_thread_and_leaves_torch_as_it_was() -> None:
+    """A process that has imported fedal may be forked, and no operator may have run on more than one thread."""
+    code = """
+import os, torch
+before = len(os.listdir("/proc/self/task")), torch.get_num_threads(), torch.random.get_rng_state().tolist()
+import fedal.kernels
+after = len(os.listdir("/proc/self/task")), torch.get_num_threads(), torch.random.get_rng_state().tolist()
+assert before == after, (before[:2], after[:2])
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "OMP_NUM_THREADS": "3"})
