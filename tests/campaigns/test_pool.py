@@ -39,6 +39,7 @@ class News:
         return [name for name, each in self.told if each == event]
 
 
+@pytest.mark.processes
 def test_outcomes_are_in_the_order_of_the_jobs_and_a_failure_is_one_of_them(tmp_path: Path) -> None:
     jobs = [job(tmp_path, "long", iterations=400), job(tmp_path, "diverges", optimizer="sgd", lr=1e30)]
     jobs += [job(tmp_path, "mixed", method="fedavg", models=["mlp-small", "cnn-small"]), job(tmp_path, "short")]
@@ -51,6 +52,7 @@ def test_outcomes_are_in_the_order_of_the_jobs_and_a_failure_is_one_of_them(tmp_
     assert sorted(ended) == sorted(job.name for job in jobs)
 
 
+@pytest.mark.processes
 def test_a_failure_that_is_raised_lets_the_other_runs_save_first(tmp_path: Path) -> None:
     endless = job(tmp_path, "endless", iterations=10**6, checkpoint_every=10**6)
     diverges = job(tmp_path, "diverges", optimizer="sgd", lr=1e30)
@@ -67,6 +69,7 @@ def test_a_failure_that_is_raised_lets_the_other_runs_save_first(tmp_path: Path)
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.processes
 def test_a_process_that_is_killed_fails_its_job_alone(tmp_path: Path) -> None:
     killed, sound = job(tmp_path, "killed", iterations=10**6), job(tmp_path, "sound")
     news = News()

@@ -37,6 +37,7 @@ class Watched:
             self.started.append(job.name)
 
 
+@pytest.mark.processes
 def test_a_grid_finds_a_config_that_can_be_run(tmp_path: Path) -> None:
     answer = command("tune", *WORDS, "--grid", "lr=1e-5,1e-2", "--grid", "tau=2", "--out", tmp_path / "t")
     assert answer.code == 0, answer.err
@@ -79,6 +80,7 @@ def test_a_search_that_was_stopped_continues_and_repeats_no_finished_trial(tmp_p
     assert grown.started == ["lr=0.001,tau=10", "lr=0.01,tau=10"]
 
 
+@pytest.mark.processes
 def test_two_trials_at_a_time_give_the_same_table(tmp_path: Path) -> None:
     settings = {**SETTINGS, "optimizer": "sgd"}
     stages = [{"lr": (1e-2, 1e30, 1e-3)}, {"tau": (5, 2)}]
