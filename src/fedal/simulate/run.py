@@ -65,8 +65,8 @@ def resume(
     listener: Listener | None = None,
 ) -> Run:
     """Continues a run from its newest sound checkpoint; with `iterations`, a finished run goes on to that length."""
-    refuse_windows()
     folder = RunFolder(Path(path))
+    refuse_windows()
     listener = listener or Listener()
     config = folder.read_config(trust=trust)
     with folder.locked():

@@ -9,7 +9,7 @@ fits its correlation, teachers in evaluation mode, local training before the exc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ from fedal.messages import ConsensusAndSimilarities, OutputsAndSimilarities
 from fedal.methods.client import ClientRound, weighted
 from fedal.methods.method import Method
 from fedal.methods.outputs.fccl import CorrelationClient, CorrelationOptions
-from fedal.methods.server import Replies, ServerLogic, ServerRound, stack_outputs
+from fedal.methods.outputs.fedmd import FedMDServer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,16 +37,10 @@ class FCCLPlusOptions(CorrelationOptions):
     similarity_temperature: float = Field(0.02, gt=0, description="temperature omega of the similarities")
 
 
-class FCCLPlusServer(ServerLogic):
-    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        reply: Replies | None = None
-        for _ in range(self.hp.tau):
-            up = yield reply
-            present, f = stack_outputs(clients, up)
-            logits = mean_over_clients(f)
-            similar = mean_over_clients(torch.stack([up[n].similarities for n in present]))
-            reply = {n: ConsensusAndSimilarities(logits, len(present), similar) for n in present}
-        return reply
+class FCCLPlusServer(FedMDServer):
+    def consensus(self, f: Tensor, uploads: Sequence[Any]) -> ConsensusAndSimilarities:
+        similar = mean_over_clients(torch.stack([upload.similarities for upload in uploads]))
+        return ConsensusAndSimilarities(mean_over_clients(f), len(f), similar)
 
 
 class FCCLPlusClient(CorrelationClient):

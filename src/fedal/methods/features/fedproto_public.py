@@ -7,11 +7,12 @@ no class prototypes, because public data have no labels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from fedal.aggregate import leave_one_out
+from fedal.aggregate import leave_one_out, mean_over_clients
 from fedal.losses import mse
 from fedal.messages import FeatureConsensus, PublicFeatures
 from fedal.methods.client import ClientLogic, ClientRound, weighted
@@ -20,6 +21,8 @@ from fedal.methods.options import PublicOptions
 from fedal.methods.outputs.fedmd import FedMDServer
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedal.learners.base import FeatureLearner
 
 
@@ -28,7 +31,8 @@ class FedProtoPublicOptions(PublicOptions):
 
 
 class FedProtoPublicServer(FedMDServer):
-    consensus = FeatureConsensus
+    def consensus(self, f: Tensor, uploads: Sequence[Any]) -> FeatureConsensus:
+        return FeatureConsensus(mean_over_clients(f), len(f))
 
 
 class FedProtoPublicClient(ClientLogic):

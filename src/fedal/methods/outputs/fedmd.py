@@ -7,17 +7,20 @@ public data: here public data have no labels (docs/deviations.md). `distance = "
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from fedal.aggregate import leave_one_out, mean_over_clients
 from fedal.losses import kl, l1, mse
-from fedal.messages import Consensus, FeatureConsensus, Outputs
+from fedal.messages import Consensus, Message, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, weighted
 from fedal.methods.method import Method
 from fedal.methods.options import TransferOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, stack_outputs
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedMDOptions(TransferOptions):
@@ -28,16 +31,17 @@ class FedMDOptions(TransferOptions):
 
 
 class FedMDServer(ServerLogic):
-    consensus: type[Consensus | FeatureConsensus] = Consensus
-
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
         reply: Replies | None = None
         for _ in range(self.hp.tau):
             up = yield reply
             present, f = stack_outputs(clients, up)
-            mean = mean_over_clients(f)
-            reply = {n: self.consensus(mean, len(present)) for n in present}
+            reply = dict.fromkeys(present, self.consensus(f, [up[n] for n in present]))
         return reply
+
+    def consensus(self, f: Tensor, uploads: Sequence[Any]) -> Message:
+        """What all who spoke are told of their stacked outputs f."""
+        return Consensus(mean_over_clients(f), len(f))
 
 
 class FedMDClient(ClientLogic):
