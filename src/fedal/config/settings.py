@@ -71,7 +71,7 @@ class Config(BaseModel):
         None, "length in rounds, instead of iterations", ge=1, sites=False, changes="weights", option=True)
     seed: int = setting(0, "all random numbers follow from it", ge=0, sites=True, changes="weights", option=True)
     preset: Literal["paper"] | None = setting(
-        None, "what to take for all that you leave open: paper (as in FedAL's)", sites=False, changes="nothing", option=True)
+        None, "settings for what is left open: paper (the FedAL paper's)", sites=False, changes="nothing", option=True)
     engine: Literal["threads", "ray"] = setting(
         "threads", "how clients run: threads, ray; the same bits", sites=False, changes="nothing", option=True)
     ray_address: str | None = setting(
