@@ -150,14 +150,14 @@ def test_an_option_of_a_method_may_have_facts_of_its_own(own_method: str) -> Non
 
 def test_a_site_decides_what_is_the_sites_also_among_options(own_method: str) -> None:
     pytest.importorskip("grpc")
+    from fedal.deploy.entering import checked_settings
     from fedal.deploy.refusals import Code, Refused
-    from fedal.deploy.site import _checked_settings
 
     told = {"method": own_method, "options": {"strength": 2.0}}
-    assert _checked_settings(json.dumps(told)).options.model_dump()["strength"] == 2.0
+    assert checked_settings(json.dumps(told)).options.model_dump()["strength"] == 2.0
     told["options"] = {"cache": "here"}
     with pytest.raises(Refused, match="'cache', which is this site's to decide") as refused:
-        _checked_settings(json.dumps(told))
+        checked_settings(json.dumps(told))
     assert refused.value.code == Code.SETTINGS
 
 

@@ -175,6 +175,7 @@ def test_the_record_names_those_that_go_the_public_way(monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc counts threads")
+@pytest.mark.processes
 def test_trying_them_starts_no_thread_and_leaves_torch_as_it_was() -> None:
     """A process that has imported fedal may be forked, and no operator may have run on more than one thread."""
     code = """

@@ -61,6 +61,7 @@ def test_so_does_the_library(call: str, windows: None) -> None:
         CALLS[call]()
 
 
+@pytest.mark.processes
 def test_every_module_is_imported_without_what_windows_lacks() -> None:
     code = """
 import importlib, os, pkgutil, sys

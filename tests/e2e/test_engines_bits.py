@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import fedal
@@ -20,6 +19,7 @@ from fedal.config import Config
 from fedal.engine.threads import thread_workers
 from fedal.learners.torch_learner import TorchLearner
 from fedal.records.checkpoint import save_checkpoint
+from fedal.records.tensor_file import open_tensors
 from fedal.simulate.assemble import assemble
 from fedal.simulate.prepare import prepare_world
 
@@ -122,22 +122,22 @@ def test_a_resumed_run_keeps_nothing_of_its_checkpoint(
     """A tensor of it that is still there holds the whole file in memory, and on the disk when it is deleted."""
     config = Config(method=method, clients=3, models="same", iterations=1, tau=1, batch_size=8, eval_samples=10)
     path = fedal.run(config, tmp_path / "run").path
-    loaded: dict[str, StorageWeakRef] = {}
-    kept: list[list[str]] = []
+    opened: list[StorageWeakRef] = []
+    gone: list[bool] = []
 
-    def load(file: Path) -> dict[str, torch.Tensor]:
-        tensors = load_file(file)
-        loaded.update({name: StorageWeakRef(tensor.untyped_storage()) for name, tensor in tensors.items()})
-        return tensors
+    def load(file: Path) -> torch.Tensor:
+        content = open_tensors(file)
+        opened.append(StorageWeakRef(content.untyped_storage()))
+        return content
 
     def save(folder: Path, rounds: int, state: dict[str, Any]) -> None:
-        kept.append([name for name, storage in loaded.items() if not storage.expired()])
+        gone.append(all(storage.expired() for storage in opened))
         save_checkpoint(folder, rounds, state)
 
-    monkeypatch.setattr("fedal.records.checkpoint.load_file", load)
-    monkeypatch.setattr("fedal.simulate.run.save_checkpoint", save)
+    monkeypatch.setattr("fedal.records.checkpoint.open_tensors", load)
+    monkeypatch.setattr("fedal.simulate.session.save_checkpoint", save)
     fedal.resume(path, iterations=2)
-    assert loaded and kept == [[]]
+    assert opened and gone == [True]
 
 
 def test_resuming_a_finished_run_says_so_and_changes_nothing(played_in_two_parts: Path) -> None:

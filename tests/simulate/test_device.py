@@ -56,7 +56,7 @@ def assembled(method: str, device: str = "cpu", *, stacked: bool = False, **opti
 
 def play_three_rounds(federation: Federation, *, stacked: bool = False) -> None:
     """In the first the last client is absent, unless it is a part of a stack: then it has to catch up."""
-    late = list(federation.clients)[-1]
+    late = federation.roster[-1]
     federation.play_round(0, None if stacked else lambda client, exchange: client == late)
     federation.play_round(1)
     federation.play_round(2)
