@@ -7,15 +7,12 @@ view without a copy; a client holds index lists, not copies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
 from fedal.seeding import BatchStream, Indices
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Samples:

@@ -6,12 +6,9 @@ can join: a PyTorch module, a JAX function, a scikit-learn regressor, thirty lin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from fedal.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedal.lazy import Tensor, torch
 
 Mode = Literal["train", "eval", "frozen"]
 """What BatchNorm does in a pass. `train`: batch statistics, the running averages move. `frozen`: batch statistics, the

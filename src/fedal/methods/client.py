@@ -9,20 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from fedal.data.streams import PrivateData, PrivateStack, PublicData
 from fedal.errors import NonFiniteError
 from fedal.finite import is_finite
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import FeatureLearner, Learner, Mode, State
 from fedal.losses import class_prior, d_cross_entropy, d_kl
 from fedal.messages import Message
 from fedal.methods.options import MethodOptions
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.data.streams import PrivateData, PrivateStack, PublicData
-    from fedal.learners.base import FeatureLearner, Learner, Mode, State
 
 ClientRound = Generator[Message, Any, None]
 """Yields an upload, receives the reply to it."""

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from fedal.lazy import torch
+from fedal.data.streams import PublicData
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import Learner, State
 from fedal.messages import Message
 from fedal.methods.options import MethodOptions
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.data.streams import PublicData
-    from fedal.learners.base import Learner, State
 
 Uploads = Mapping[str, Any]
 """client id -> message, for those who answered."""

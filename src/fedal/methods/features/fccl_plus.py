@@ -9,23 +9,19 @@ fits its correlation, teachers in evaluation mode, local training before the exc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pydantic import Field
 
 from fedal.aggregate import mean_over_clients
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import FeatureLearner
 from fedal.losses import non_target, similarities, similarity_kl
 from fedal.messages import ConsensusAndSimilarities, OutputsAndSimilarities
 from fedal.methods.client import ClientRound, weighted
 from fedal.methods.method import Method
 from fedal.methods.outputs.fccl import CorrelationClient, CorrelationOptions
 from fedal.methods.outputs.fedmd import FedMDServer
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import FeatureLearner
 
 
 class FCCLPlusOptions(CorrelationOptions):

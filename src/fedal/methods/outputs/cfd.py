@@ -10,22 +10,19 @@ warm-up, because hard labels of an untrained model are noise that clients would 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from fedal.lazy import Tensor
+from fedal.learners.base import State
 from fedal.messages import Codes, Message
 from fedal.methods.client import ClientSetup
 from fedal.methods.method import Method
 from fedal.methods.outputs.server_distillation import DistillingServer, ServerDistillationOptions, TaughtClient
 from fedal.methods.server import ServerSetup
 from fedal.quantise import UNQUANTISED, LabelCodec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import State
-    from fedal.seeding import Indices
+from fedal.seeding import Indices
 
 
 class CFDOptions(ServerDistillationOptions):

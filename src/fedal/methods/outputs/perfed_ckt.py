@@ -9,13 +9,14 @@ regulariser, output space and distance are open; docs/methods/perfed-ckt.md says
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from fedal.aggregate import cluster_means, nearest
 from fedal.errors import NotApplicableError
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import State
 from fedal.losses import kl, kl_to_probs, l2, l2_of_probs
 from fedal.messages import Centroids, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, weighted
@@ -23,11 +24,6 @@ from fedal.methods.method import Method
 from fedal.methods.options import TransferOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, stack_outputs
 from fedal.seeding import philox_key, raw_bits
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import State
 
 
 class PerFedCKTOptions(TransferOptions):

@@ -8,18 +8,16 @@ optimizer; members of larger groups restart theirs, because moments of a model t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
 from fedal.aggregate import average_weights
+from fedal.learners.base import WeightLearner
 from fedal.messages import Weights
 from fedal.methods.client import ClientLogic, ClientRound
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
-
-if TYPE_CHECKING:
-    from fedal.learners.base import WeightLearner
 
 Weighting = Literal["samples", "uniform"]
 

@@ -9,22 +9,18 @@ set; the head is a small perceptron on the feature vector; what is evaluated is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from pydantic import Field
 
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import FeatureLearner, State
 from fedal.losses import d_cross_entropy, d_kl
 from fedal.messages import PrivateAnswers, PrivateSamples
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import FeatureLearner, State
 
 
 class FedGKTOptions(MethodOptions):

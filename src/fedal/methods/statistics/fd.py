@@ -9,12 +9,12 @@ Differs: a table covers the last `table_steps` local steps, because one round of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means_of_others, class_weights, other_owners
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
 from fedal.learners.base import State, copied
 from fedal.losses import soft_cross_entropy
 from fedal.messages import ClassOutputs
@@ -22,9 +22,6 @@ from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
 from fedal.methods.method import Method
 from fedal.methods.options import PrivateOnlyOptions
 from fedal.methods.server import ServerLogic, ServerRound, stack_outputs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class FDOptions(PrivateOnlyOptions):

@@ -9,12 +9,12 @@ method here; the authors also report the nearest prototype among a client's own 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means, class_weights
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
 from fedal.learners.base import FeatureLearner, State, copied
 from fedal.losses import mse
 from fedal.messages import ClassFeatures, Prototypes
@@ -22,9 +22,6 @@ from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
 from fedal.methods.method import Method
 from fedal.methods.options import PrivateOnlyOptions
 from fedal.methods.server import ServerLogic, ServerRound, ServerSetup
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class FedProtoOptions(PrivateOnlyOptions):

@@ -8,12 +8,12 @@ their abstracts and docs/methods/hfd.md. `joint` adds the term to the local step
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means_of_others, class_weights, other_owners
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
 from fedal.learners.base import State, copied
 from fedal.losses import soft_cross_entropy
 from fedal.messages import ClassInputs, MeanInputOutputs, Message
@@ -21,9 +21,6 @@ from fedal.methods.client import ClientLogic, ClientRound, ClientSetup
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FEW = 8  # fewer samples than this make poor batch statistics
 
