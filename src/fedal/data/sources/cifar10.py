@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedal.data.dataset import Dataset, Ints, Pixels, normalise
+from fedal.data.dataset import Arrays, Ints, Pixels, normalise
 from fedal.data.files import File
 from fedal.data.source import Download, Layout, Paper, Source
 from fedal.errors import DataError
@@ -85,29 +85,23 @@ def _parse_pickle(content: bytes) -> tuple[Pixels, Ints]:
     return data.reshape(-1, 3, 32, 32), labels.astype(np.int64)
 
 
-def _reader(files: tuple[File, ...], parse: Callable[[bytes], tuple[Pixels, Ints]]) -> Callable[[Path], Dataset]:
-    def parse_file(path: Path) -> tuple[Pixels, Ints]:
-        try:
-            images, labels = parse(path.read_bytes())
-        except Exception as error:  # a damaged pickle can fail in any way
-            raise DataError(f"{path}: not a CIFAR-10 batch: {error}. Type: fedal data fetch cifar10") from error
-        if labels.size == 0 or labels.min() < 0 or labels.max() > 9:
-            raise DataError(f"{path}: labels outside 0..9 or none at all. Type: fedal data fetch cifar10")
-        return images, labels
+def _read_batch(path: Path, parse: Callable[[bytes], tuple[Pixels, Ints]]) -> tuple[Pixels, Ints]:
+    try:
+        images, labels = parse(path.read_bytes())
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise DataError(f"{path}: not a CIFAR-10 batch: {error}. Type: fedal data fetch cifar10") from error
+    if labels.size == 0 or labels.min() < 0 or labels.max() > 9:
+        raise DataError(f"{path}: labels outside 0..9 or none at all. Type: fedal data fetch cifar10")
+    return images, labels
 
-    def read(root: Path) -> Dataset:
-        *train, test = (parse_file(root / file.path) for file in files)
-        return Dataset(
-            name="cifar10",
-            train_x=normalise(np.concatenate([images for images, _ in train]), MEAN, STD),
-            train_y=np.concatenate([labels for _, labels in train]),
-            test_x=normalise(test[0], MEAN, STD),
-            test_y=test[1],
-            n_classes=10,
-            class_names=CLASSES,
-        )
 
-    return read
+def _layout(files: tuple[File, ...], parse: Callable[[bytes], tuple[Pixels, Ints]]) -> Layout:
+    def read(root: Path) -> Arrays:
+        *train, (test_images, test_y) = (_read_batch(root / file.path, parse) for file in files)
+        images, train_y = (np.concatenate(parts) for parts in zip(*train, strict=True))
+        return Arrays(normalise(images, MEAN, STD), train_y, normalise(test_images, MEAN, STD), test_y)
+
+    return Layout(files, read)
 
 
 CIFAR10 = Source(
@@ -117,7 +111,8 @@ CIFAR10 = Source(
     sample_shape=(3, 32, 32),
     train_samples=50_000,
     test_samples=10_000,
-    layouts=(Layout(BINARY, _reader(BINARY, _parse_binary)), Layout(PICKLED, _reader(PICKLED, _parse_pickle))),
+    layouts=(_layout(BINARY, _parse_binary), _layout(PICKLED, _parse_pickle)),
+    class_names=CLASSES,
     models=("resnet18", "resnet34"),
     paper=Paper(clients=15),
     downloads=(Download(f"https://www.cs.toronto.edu/~kriz/{ARCHIVE.path}", ARCHIVE, is_archive=True),),
