@@ -35,17 +35,8 @@ def load_npz(path: str | os.PathLike[str], *, name: str | None = None, n_classes
     arrays = _read_npz(path, required=("x", "y"), optional=("test_x", "test_y", "users", "n_classes"))
     if n_classes is None and "n_classes" in arrays:
         n_classes = int(_whole_numbers(arrays["n_classes"].reshape(-1)[:1], f"{path}, n_classes")[0])
-    return from_tensors(
-        arrays["x"],
-        arrays["y"],
-        test_x=arrays.get("test_x"),
-        test_y=arrays.get("test_y"),
-        users=arrays.get("users"),
-        n_classes=n_classes,
-        name=name or path.stem,
-        provenance=f"own file {path.name}",
-        where=str(path),
-    )
+    told = dict(name=name or path.stem, provenance=f"own file {path.name}", where=str(path))
+    return from_tensors(**{**arrays, **told, "n_classes": n_classes})
 
 
 def load_public_npz(path: str | os.PathLike[str]) -> Floats:

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedal.errors import PartitionError
-
-Indices = npt.NDArray[np.int64]
+from fedal.seeding import Indices
 
 
 @dataclass(frozen=True)
@@ -128,15 +127,8 @@ def divide(
     if users is not None and len(users) != len(labels):
         raise PartitionError(f"{len(users)} users for {len(labels)} labels; expected one user per sample.")
 
-    given = {
-        "labels": labels,
-        "n_clients": n_clients,
-        "alpha": alpha,
-        "rng": rng,
-        "users": users,
-        "allow_overlap": allow_overlap,
-        "min_samples": min_samples,
-    }
+    given: dict[str, Any] = dict(labels=labels, users=users, n_clients=n_clients, alpha=alpha, rng=rng)
+    given |= dict(allow_overlap=allow_overlap, min_samples=min_samples)
     partition = PARTITIONS[name]
     clients = tuple(partition(**{argument: given[argument] for argument in inspect.signature(partition).parameters}))
 

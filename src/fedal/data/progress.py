@@ -15,9 +15,8 @@ class Progress(Protocol):
         """So much of this file is here; called often."""
 
 
-class Silent:
-    def say(self, line: str) -> None: ...
-    def advance(self, file: str, done_bytes: int, total_bytes: int | None) -> None: ...
+class Silent(Progress):
+    """Says nothing."""
 
 
 @contextmanager
