@@ -52,10 +52,6 @@ class PrivateData:
     def __len__(self) -> int:
         return len(self._indices)
 
-    @property
-    def device(self) -> torch.device:
-        return self._labels.device
-
     def batch(self, t: int, i: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of iteration i of round t: global step t * tau + i.  -> (B, ...), (B,)"""
         return self.take(self.chosen(t, i))

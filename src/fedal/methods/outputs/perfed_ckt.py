@@ -16,7 +16,6 @@ from pydantic import Field
 from fedal.aggregate import cluster_means, nearest
 from fedal.errors import NotApplicableError
 from fedal.lazy import Tensor, torch
-from fedal.learners.base import State
 from fedal.losses import kl, kl_to_probs, l2, l2_of_probs
 from fedal.messages import Centroids, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, weighted
@@ -34,6 +33,8 @@ class PerFedCKTOptions(TransferOptions):
 
 
 class PerFedCKTServer(ServerLogic):
+    kept = ("cluster_of",)
+
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         if self.hp.clusters > len(setup.roster):
@@ -55,12 +56,6 @@ class PerFedCKTServer(ServerLogic):
             self.cluster_of = self.cluster_of | dict(zip(present, labels.tolist(), strict=True))
             reply = {n: Centroids(centroids.view(-1, *s.shape[1:])) for n in present}
         return reply
-
-    def state_dict(self) -> State:
-        return {"cluster_of": dict(self.cluster_of)}
-
-    def load_state_dict(self, state: State) -> None:
-        self.cluster_of = {n: int(cluster) for n, cluster in state["cluster_of"].items()}
 
 
 class PerFedCKTClient(ClientLogic):

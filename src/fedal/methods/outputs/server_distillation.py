@@ -14,7 +14,7 @@ from pydantic import Field
 from fedal.aggregate import mean_over_clients
 from fedal.facts import setting
 from fedal.lazy import Tensor, torch
-from fedal.learners.base import Learner, State
+from fedal.learners.base import Learner
 from fedal.losses import kl_to_probs
 from fedal.messages import Message, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, weighted
@@ -46,6 +46,7 @@ class DistillingServer(ServerLogic):
     """Learns from all, then teaches all. `read` and `write` say in which form opinions travel."""
 
     learner: Learner
+    kept = ("learner",)
 
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
@@ -80,12 +81,6 @@ class DistillingServer(ServerLogic):
 
     def probs(self, f: Tensor) -> Tensor:
         return torch.softmax(f / self.hp.temperature, -1)
-
-    def state_dict(self) -> State:
-        return {"learner": self.learner.state_dict()}
-
-    def load_state_dict(self, state: State) -> None:
-        self.learner.load_state_dict(state["learner"])
 
 
 class TaughtClient(ClientLogic):

@@ -14,7 +14,7 @@ from typing import cast
 from pydantic import Field
 
 from fedal.lazy import Tensor, torch
-from fedal.learners.base import FeatureLearner, State
+from fedal.learners.base import FeatureLearner
 from fedal.losses import d_cross_entropy, d_kl
 from fedal.messages import PrivateAnswers, PrivateSamples
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
@@ -34,6 +34,8 @@ class FedGKTOptions(MethodOptions):
 
 
 class FedGKTServer(ServerLogic):
+    kept = ("_head",)
+
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         assert setup.make_learner is not None
@@ -60,19 +62,15 @@ class FedGKTServer(ServerLogic):
             + self.hp.server_supervised * d_cross_entropy(z, batch.labels.long())
         )
 
-    def state_dict(self) -> State:
-        return {"head": self._head.state_dict()}
-
-    def load_state_dict(self, state: State) -> None:
-        self._head.load_state_dict(state["head"])
-
 
 class FedGKTClient(ClientLogic):
+    kept = ("_answers", "_answered")
+
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         # The head's last logits on each own sample; double: they are stored as exactly as any run computes them.
         shape = len(self.private), self.private.n_classes
-        self._answers = torch.zeros(shape, dtype=torch.float64, device=self.private.device)
+        self._answers = torch.zeros(shape, dtype=torch.float64, device=self.device)
         self._answered = self._answers.new_zeros(len(self.private), dtype=torch.bool)
 
     def round(self, t: int) -> ClientRound:
@@ -96,13 +94,6 @@ class FedGKTClient(ClientLogic):
         """Gradient of KL(head || client) in f over the samples that the head has answered; zero on the others."""
         gradient = d_kl(self._answers[own].to(f.dtype), f, self.hp.temperature)
         return gradient * self._answered[own].unsqueeze(-1)
-
-    def state_dict(self) -> State:
-        return {"answers": self._answers.clone(), "answered": self._answered.clone()}
-
-    def load_state_dict(self, state: State) -> None:
-        self._answers.copy_(state["answers"])
-        self._answered.copy_(state["answered"])
 
 
 METHOD = Method(

@@ -15,7 +15,6 @@ from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means_of_others, class_weights, other_owners
 from fedal.lazy import Tensor, torch
-from fedal.learners.base import State, copied
 from fedal.losses import soft_cross_entropy
 from fedal.messages import ClassOutputs
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
@@ -55,16 +54,18 @@ class FDServer(ServerLogic):
 
 
 class FDClient(ClientLogic):
+    kept = ("_sums", "_counts", "_teacher", "_owners")
+
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         K, rounds = self.private.n_classes, -(-self.hp.table_steps // self.hp.local_steps)
-        self._teacher = torch.zeros(K, K, device=self.private.device)  # the others' mean output per label,
+        self._teacher = torch.zeros(K, K, device=self.device)  # the others' mean output per label,
         self._owners = self._teacher.new_zeros(K, dtype=torch.int32)  # and how many of them it comes from
         self._sums = self._teacher.new_zeros(rounds, K, K, dtype=torch.float64)  # of own probabilities by label, and
         self._counts = self._owners.new_zeros(rounds, K)  # of how many samples, in each of the last rounds
 
     def round(self, t: int) -> ClientRound:
-        seen = ClassSums.empty(*self._teacher.shape, device=self.private.device)
+        seen = ClassSums.empty(*self._teacher.shape, device=self.device)
         for x, y in self.private_batches(t, self.hp.local_stages):
             f = self.learner.logits(x)
             seen.add(torch.softmax(f, -1), y)
@@ -84,13 +85,6 @@ class FDClient(ClientLogic):
         """The others' row for each label; zeros, which add nothing, where none of them has the class."""
         known = (self._owners > 0)[:, None]
         return torch.where(known, self._teacher.to(f.dtype), 0)[y]
-
-    def state_dict(self) -> State:
-        return {"sums": self._sums, "counts": self._counts, "teacher": self._teacher, "owners": self._owners}
-
-    def load_state_dict(self, state: State) -> None:
-        own = copied(state, self.private.device)
-        self._sums, self._counts, self._teacher, self._owners = (own[name] for name in self.state_dict())
 
 
 METHOD = Method(

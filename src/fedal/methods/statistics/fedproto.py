@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means, class_weights
 from fedal.lazy import Tensor, torch
-from fedal.learners.base import FeatureLearner, State, copied
+from fedal.learners.base import FeatureLearner
 from fedal.losses import mse
 from fedal.messages import ClassFeatures, Prototypes
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
@@ -36,6 +36,8 @@ class FedProtoOptions(PrivateOnlyOptions):
 
 
 class FedProtoServer(ServerLogic):
+    kept = ("prototypes",)
+
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         self.prototypes = torch.zeros(setup.n_classes, setup.feature_width, dtype=setup.dtype, device=setup.device)
@@ -52,23 +54,18 @@ class FedProtoServer(ServerLogic):
         self.prototypes = torch.where(shown_by_any, means, self.prototypes)  # else the last one stands
         return {n: Prototypes(self.prototypes) for n in present}
 
-    def state_dict(self) -> State:
-        return {"prototypes": self.prototypes}
-
-    def load_state_dict(self, state: State) -> None:
-        self.prototypes = copied(state["prototypes"], self.prototypes.device)
-
 
 class FedProtoClient(ClientLogic):
     learner: FeatureLearner
+    kept = ("prototypes",)
 
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         shape = self.private.n_classes, self.learner.feature_width
-        self.prototypes = torch.zeros(shape, device=self.private.device)
+        self.prototypes = torch.zeros(shape, device=self.device)
 
     def round(self, t: int) -> ClientRound:
-        seen = ClassSums.empty(*self.prototypes.shape, device=self.private.device)
+        seen = ClassSums.empty(*self.prototypes.shape, device=self.device)
         for x, y in self.private_batches(t, self.hp.local_stages):
             f, g = self.learner.logits_and_features(x)
             seen.add(g, y)
@@ -85,17 +82,11 @@ class FedProtoClient(ClientLogic):
         return torch.where(rows.any(-1, keepdim=True), rows, g)
 
     def _mean_of_everything(self) -> ClassSums:
-        seen = ClassSums.empty(*self.prototypes.shape, device=self.private.device)
+        seen = ClassSums.empty(*self.prototypes.shape, device=self.device)
         for x, y in self.private.everything():
             seen.add(self.learner.logits_and_features(x, "eval")[1], y)
             self.learner.forget()
         return seen
-
-    def state_dict(self) -> State:
-        return {"prototypes": self.prototypes}
-
-    def load_state_dict(self, state: State) -> None:
-        self.prototypes = copied(state["prototypes"], self.prototypes.device)
 
 
 METHOD = Method(
