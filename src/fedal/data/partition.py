@@ -6,7 +6,6 @@ so that it never has to be drawn again.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from bisect import bisect_right
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedal.errors import PartitionError
+from fedal.errors import PartitionError, did_you_mean
 from fedal.seeding import Indices
 
 
@@ -111,8 +110,7 @@ def divide(
     A client with too few samples is an error rather than a reason to draw again: that would change the distribution.
     """
     if name not in PARTITIONS:
-        nearest = difflib.get_close_matches(name.lower().replace("_", "-"), PARTITIONS, n=1)
-        hint = f"Did you mean {nearest[0]}? " if nearest else ""
+        hint = did_you_mean(name, PARTITIONS)
         raise PartitionError(f'unknown partition "{name}". {hint}There are: {", ".join(PARTITIONS)}.')
     if not (alpha > 0 and math.isfinite(alpha)):
         raise PartitionError(f"alpha is {alpha}; expected a positive number (smaller is more skewed).")

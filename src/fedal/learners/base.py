@@ -44,23 +44,18 @@ class Learner(Protocol):
 
     def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
         """Detached logits of a batch; the pass stays pending until `learn` or `forget`.  -> (B, K)"""
-        ...
 
     def learn(self, *dlogits: Tensor) -> None:
         """ONE optimizer step for all pending passes: a gradient of the mean loss per pass, in call order."""
-        ...
 
     def forget(self) -> None:
         """Drop pending passes: the exchange failed or the round is rolled back."""
-        ...
 
     def frozen(self, mode: Mode = "train") -> Frozen:
         """A fixed copy of the present self, used in `mode`; every buffer is restored after each call."""
-        ...
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits in evaluation mode; allowed while a pass is pending."""
-        ...
 
     def state_dict(self) -> State: ...
 
@@ -79,7 +74,6 @@ class FeatureLearner(Learner, Protocol):
 
         None for a pass whose logits have no gradient.
         """
-        ...
 
 
 class WeightLearner(Learner, Protocol):

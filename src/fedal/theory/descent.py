@@ -54,7 +54,10 @@ class Gradients:
         self._start = {client: copy.deepcopy(module) for client, module in self._modules().items()}
         self._outputs = answers(self._view.learners.values(), self._view.public)
         self._utility = self._utility_gradients(self._outputs)
-        self._server = {} if self._view.discriminator is None else self._discriminator_row()
+        self._server = {}
+        if self._view.discriminator is not None:
+            whole = self._discriminator_gradient(self._view.clients, self._outputs)
+            self._server = {"discriminator_gradient": whole.norm_sq}
 
     def trained(self, client: str) -> None:
         if client in self._start:
@@ -151,10 +154,6 @@ class Gradients:
         if discriminator is None or not self._weight("adversarial"):
             return None
         return discriminator.utility_grads(outputs, self._view.clients)
-
-    def _discriminator_row(self) -> dict[str, float]:
-        whole = self._discriminator_gradient(self._view.clients, self._outputs)
-        return {"discriminator_gradient": whole.norm_sq}
 
     def _discriminator_gradient(self, clients: list[str], outputs: Tensor, stray: bool = False) -> Gradient:
         """The gradient in w of U over the outputs of `clients` (of -U, which has the same size)."""
