@@ -82,7 +82,7 @@ class ClassSums:
     counts: Tensor  # (K,)
 
     @classmethod
-    def empty(cls, n_classes: int, width: int, *, device: torch.device) -> ClassSums:
+    def empty(cls, n_classes: int, width: int, *, device: torch.device | str) -> ClassSums:
         sums = torch.zeros(n_classes, width, dtype=torch.float64, device=device)
         return cls(sums, sums.new_zeros(n_classes, dtype=torch.int32))
 

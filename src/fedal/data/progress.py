@@ -15,8 +15,9 @@ class Progress(Protocol):
         """So much of this file is here; called often."""
 
 
-class Silent(Progress):
-    """Says nothing."""
+class Silent:
+    def say(self, line: str) -> None: ...
+    def advance(self, file: str, done_bytes: int, total_bytes: int | None) -> None: ...
 
 
 @contextmanager

@@ -7,7 +7,7 @@ opinion. The consensus includes the reader: what a student learnt from all canno
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -46,7 +46,7 @@ class DistillingServer(ServerLogic):
     """Learns from all, then teaches all. `read` and `write` say in which form opinions travel."""
 
     learner: Learner
-    kept = ("learner",)
+    kept: ClassVar[tuple[str, ...]] = ("learner",)
 
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
