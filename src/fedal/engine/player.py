@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fedal.errors import RunError
 from fedal.messages import Message
 from fedal.methods.client import ClientLogic, ClientRound
 
@@ -58,6 +59,31 @@ class Player(Protocol):
 
     def load_states(self, states: Mapping[str, State]) -> None:
         """Takes back what `states` gave, and keeps none of its tensors."""
+        ...
+
+
+PhaseDone = Callable[[str, str], None]
+"""Told when a client has ended a phase of its round."""
+
+MakeClients = Callable[[tuple[str, ...], PhaseDone], Mapping[str, ClientLogic]]
+"""Names of clients -> their halves of the method. It must be possible to pickle it."""
+
+
+class PlayerLost(RunError):
+    """A process died, and what its clients had learned since the last checkpoint with it."""
+
+
+class RemotePlayer(Player, Protocol):
+    """A client in another process that is trusted: its learner can be asked from here."""
+
+    learner: Any
+
+
+class Elsewhere(Protocol):
+    """Other processes for the clients of a simulation."""
+
+    def place(self, names: tuple[str, ...], make: MakeClients, phase_done: PhaseDone) -> Sequence[RemotePlayer]:
+        """New players for the clients, in place of those of before, of whom some may be lost."""
         ...
 
 

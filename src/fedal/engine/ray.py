@@ -17,25 +17,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from fedal.engine.player import LocalPlayer, Said
+from fedal.engine.player import LocalPlayer, MakeClients, PhaseDone, PlayerLost, Said
 from fedal.errors import ConfigError, RunError
 from fedal.learners.base import Frozen, State
 from fedal.machine import available_cores
 from fedal.messages import Message
-from fedal.methods.client import ClientLogic
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CONNECT_S = 10.0
-
-PhaseDone = Callable[[str, str], None]
-MakeClients = Callable[[tuple[str, ...], PhaseDone], Mapping[str, ClientLogic]]
-"""Names of clients -> their halves of the method. It must be possible to pickle it."""
-
-
-class ActorLost(RunError):
-    """An actor died, and what its clients had learned since the last checkpoint with it."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +107,7 @@ class RayPlayer:
         return step.said
 
     def forget(self) -> None:
-        with suppress(ActorLost):  # whoever is gone has nothing to forget
+        with suppress(PlayerLost):  # whoever is gone has nothing to forget
             self._ask("forget")()
 
     def states(self) -> dict[str, Callable[[], State]]:
@@ -187,7 +178,7 @@ class RayCluster:
             except RayActorError as error:
                 if error.actor_init_failed:
                     raise RunError(f'client "{client}" could not be made in its actor: {_last_line(error)}') from None
-                raise ActorLost(f'the actor of client "{client}" died ({str(error).splitlines()[0]})') from None
+                raise PlayerLost(f'the actor of client "{client}" died ({str(error).splitlines()[0]})') from None
 
         return ask
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from fedal import methods
 from fedal.config import Config
 from fedal.data.dataset import Dataset
-from fedal.engine.ray import ActorLost, ray_cluster
+from fedal.engine.player import PlayerLost
+from fedal.engine.ray import ray_cluster
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError
 from fedal.machine import refuse_windows
@@ -148,12 +149,12 @@ def _engine(config: Config, models: OwnModels | None) -> Iterator[Engine]:
 
 
 def _play_to_the_end(order: Order, engine: Engine, session: Session, *, grows: bool = False) -> None:
-    """When an actor dies, the run goes on from the newest checkpoint with new actors, as a resumed one does."""
+    """When a process of clients dies, the run goes on from the newest checkpoint, as a resumed one does."""
     for life in itertools.count(1):
         try:
             session.play(grows=grows and life == 1)
             return
-        except ActorLost as lost:
+        except PlayerLost as lost:
             if life == MAX_LIVES:
                 raise
             order.listener.warned(f"{lost}. Going on from the newest checkpoint with new actors.")

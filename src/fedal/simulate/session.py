@@ -13,7 +13,7 @@ from typing import Any
 from fedal.config import Config
 from fedal.data.world import World
 from fedal.durable import sync_folder, write_atomically
-from fedal.engine.ray import RayCluster
+from fedal.engine.player import Elsewhere
 from fedal.engine.threads import ThreadWorkers
 from fedal.errors import FedalError, RunError, Stopped
 from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
@@ -43,10 +43,10 @@ class Listener:
 
 @dataclass(frozen=True)
 class Engine:
-    """Threads of this process, and the Ray cluster that they speak to if the clients are there."""
+    """Threads of this process, and the other processes that they speak to if the clients are there."""
 
     workers: ThreadWorkers
-    cluster: RayCluster | None = None
+    elsewhere: Elsewhere | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Session:
         self._listener, self._own_data = order.listener, order.own_data
         refuse_missing_device(self._config.device)
         self._assembly = assemble(
-            self._config, self._world, engine.workers, own_models=order.models, cluster=engine.cluster
+            self._config, self._world, engine.workers, own_models=order.models, elsewhere=engine.elsewhere
         )
         self._seconds_before = 0.0
         self._started = self._saved_at = time.monotonic()
