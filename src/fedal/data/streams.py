@@ -26,12 +26,6 @@ class Samples:
     def __len__(self) -> int:
         return len(self._staged)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one sample: (C, H, W) for images."""
-        shape = tuple(self._staged.shape[1:])
-        return (shape[2], shape[0], shape[1]) if self._is_image else shape
-
     def take(self, indices: Tensor) -> Tensor:
         batch = self._staged.index_select(0, indices.to(self._staged.device))
         return batch.permute(0, 3, 1, 2) if self._is_image else batch

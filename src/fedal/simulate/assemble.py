@@ -114,7 +114,9 @@ def _players(
     single = dict(learners)
     for names in stacks(config, models):
         members = {name: single.pop(name) for name in names}
-        together = StackedLearner([cast(TorchLearner, own) for own in members.values()], len(world.input_shape))
+        together = StackedLearner(
+            [cast(TorchLearner, own) for own in members.values()], len(world.dataset.sample_shape)
+        )
         private = PrivateStack([staged.private(name) for name in names])
 
         def all_done(phase: str, names: tuple[str, ...] = names) -> None:

@@ -105,7 +105,7 @@ class Session:
                 {
                     **describe_environment(),
                     "clients": self._assembly.model_names,
-                    "input_shape": list(self._world.input_shape),
+                    "input_shape": list(data.sample_shape),
                     "n_classes": data.n_classes,
                     "data": f"{data.name}: {data.provenance}" if data.provenance else data.name,
                     "data_given_in_python": self._own_data,

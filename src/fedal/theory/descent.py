@@ -41,17 +41,13 @@ class Gradients:
         self._view, self._options = view, view.config.options
         self._kind = view.config.method_object().client
         self._temperature = getattr(self._options, "temperature", 1.0)
-        self._clear()
-
-    def _clear(self) -> None:
         self._start: dict[str, nn.Module] = {}
         self._half: dict[str, nn.Module] = {}
 
     # the three moments
 
     def begins(self) -> None:
-        self._clear()
-        self._start = {client: copy.deepcopy(module) for client, module in self._modules().items()}
+        self._start, self._half = copy.deepcopy(self._modules()), {}
         self._outputs = answers(self._view.learners.values(), self._view.public)
         self._utility = self._utility_gradients(self._outputs)
         self._server = {}
@@ -71,7 +67,7 @@ class Gradients:
         if self._view.discriminator is not None:
             for client, row in rows.items():
                 row["variance_n"] = self._discriminator_gradient([client], outputs, stray=True).variance
-        self._clear()
+        self._start, self._half = {}, {}
         return {**rows, SERVER: self._server} if self._server else rows
 
     # one client

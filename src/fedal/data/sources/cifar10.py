@@ -20,32 +20,20 @@ from fedal.data.source import Download, Layout, Paper, Source
 from fedal.errors import DataError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
-BINARY_MD5 = (
-    "5dd7e06a14cb22eb9f671a540d1b7c25",
-    "5ea93a67294ea407fff1d09f752e9692",
-    "942cd6a4bcdd0dd3c604fbe906cb4421",
-    "ae636b3ba5c66a11e91e8cb52e771fcb",
-    "53f37980c15c3d472c316c40844f3f0d",
-    "803d5f7f4d78ea53de84dbe85f74fb6d",
-)
-PICKLED_MD5 = (
-    "c99cafc152244af753f735de768cd75f",
-    "d4bba439e000b95fd0a9bffe97cbabec",
-    "54ebc095f3ab1f0389bbae665268c751",
-    "634d18415352ddfa80567beed471001a",
-    "482c414d41f54cd18b22e5b47cb7c3cb",
-    "40351d587109b95175f43aff81a1287e",
-)
+BATCHES = {  # the last one is the test set; checksums of the binary and the Python version
+    "data_batch_1": ("5dd7e06a14cb22eb9f671a540d1b7c25", "c99cafc152244af753f735de768cd75f"),
+    "data_batch_2": ("5ea93a67294ea407fff1d09f752e9692", "d4bba439e000b95fd0a9bffe97cbabec"),
+    "data_batch_3": ("942cd6a4bcdd0dd3c604fbe906cb4421", "54ebc095f3ab1f0389bbae665268c751"),
+    "data_batch_4": ("ae636b3ba5c66a11e91e8cb52e771fcb", "634d18415352ddfa80567beed471001a"),
+    "data_batch_5": ("53f37980c15c3d472c316c40844f3f0d", "482c414d41f54cd18b22e5b47cb7c3cb"),
+    "test_batch": ("803d5f7f4d78ea53de84dbe85f74fb6d", "40351d587109b95175f43aff81a1287e"),
+}
 BINARY = tuple(
-    File(f"cifar-10-batches-bin/{batch}.bin", f"md5:{md5}", 30_730_000)
-    for batch, md5 in zip(BATCHES, BINARY_MD5, strict=True)
+    File(f"cifar-10-batches-bin/{batch}.bin", f"md5:{md5}", 30_730_000) for batch, (md5, _) in BATCHES.items()
 )
-PICKLED = tuple(
-    File(f"cifar-10-batches-py/{batch}", f"md5:{md5}") for batch, md5 in zip(BATCHES, PICKLED_MD5, strict=True)
-)
+PICKLED = tuple(File(f"cifar-10-batches-py/{batch}", f"md5:{md5}") for batch, (_, md5) in BATCHES.items())
 ARCHIVE = File("cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530")
 
 

@@ -9,7 +9,7 @@ fits its correlation, teachers in evaluation mode, local training before the exc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from pydantic import Field
 
@@ -40,15 +40,17 @@ class FCCLPlusServer(FedMDServer):
 
 
 class FCCLPlusClient(CorrelationClient):
+    learner: FeatureLearner
+
     def round(self, t: int) -> ClientRound:
         for x, y in self.private_batches(t):
             f = self.learner.logits(x)
             self.step(cross_entropy=self.d_supervised(f, y), inter=self._pull(x, f, y))
         self.teachers["inter"] = self.snapshot()
-        learner, omega = cast("FeatureLearner", self.learner), self.hp.similarity_temperature
+        omega = self.hp.similarity_temperature
         for i in range(self.hp.tau):
             x = self.public.batch(t, i)
-            f, g = learner.logits_and_features(x, self.hp.public_mode)
+            f, g = self.learner.logits_and_features(x, self.hp.public_mode)
             down = yield OutputsAndSimilarities(f, similarities(g, omega))
             self.renew_optimizer()
             self.step(

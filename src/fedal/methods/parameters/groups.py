@@ -8,7 +8,7 @@ optimizer; members of larger groups restart theirs, because moments of a model t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -29,13 +29,14 @@ class GroupOptions(MethodOptions):
 class GroupClient(ClientLogic):
     """A client that shares its weights at the start of the run and at the end of every round."""
 
+    learner: WeightLearner
+
     def group_step(self) -> ClientRound:
         """Sends the weights and takes over those that come back."""
-        learner = cast("WeightLearner", self.learner)
-        down = yield Weights(learner.weights(), len(self.private))
-        learner.load_weights(down.values)
+        down = yield Weights(self.learner.weights(), len(self.private))
+        self.learner.load_weights(down.values)
         if down.members > 1:
-            learner.reset_optimizer()
+            self.learner.reset_optimizer()
 
     def joins(self, t: int) -> ClientRound:
         """The exchange that gives a group its common start; later rounds have none."""

@@ -9,7 +9,6 @@ set; the head is a small perceptron on the feature vector; what is evaluated is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from pydantic import Field
 
@@ -64,6 +63,7 @@ class FedGKTServer(ServerLogic):
 
 
 class FedGKTClient(ClientLogic):
+    learner: FeatureLearner
     kept = ("_answers", "_answered")
 
     def __init__(self, setup: ClientSetup) -> None:
@@ -74,17 +74,16 @@ class FedGKTClient(ClientLogic):
         self._answered = self._answers.new_zeros(len(self.private), dtype=torch.bool)
 
     def round(self, t: int) -> ClientRound:
-        learner = cast("FeatureLearner", self.learner)
         for i, (x, y) in enumerate(self.private_batches(t)):  # L_c = CE + alpha T^2 KL(head || client)
-            f = learner.logits(x)
+            f = self.learner.logits(x)
             pull = weighted(
                 self.hp.distillation * self.hp.temperature**2, self._d_distillation(self.private.ids(t, i), f)
             )
             self.step(cross_entropy=self.d_supervised(f, y), distillation=pull)
         for i in range(self.hp.tau):
             x, y = self.private.batch(t, i)
-            f, features = learner.logits_and_features(x, "eval")
-            learner.forget()  # nothing is learnt from this pass
+            f, features = self.learner.logits_and_features(x, "eval")
+            self.learner.forget()  # nothing is learnt from this pass
             down = yield PrivateSamples(features, f, y.int())
             own = self.private.ids(t, i)
             self._answers[own] = down.values.double()

@@ -9,7 +9,6 @@ Differs: a table covers the last `table_steps` local steps, because one round of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from pydantic import Field
 
@@ -25,9 +24,6 @@ from fedal.methods.server import ServerLogic, ServerRound, stack_outputs
 
 class FDOptions(PrivateOnlyOptions):
     distillation: float = Field(1.0, ge=0, description="weight gamma of the cross-entropy to the others' mean output")
-    average: Literal["clients", "samples"] = Field(
-        "clients", description="how the server weighs the clients that have a class: alike, or by their samples of it"
-    )
     table_steps: int = Field(20, ge=1, description="local steps that a table covers, rounded up to whole rounds")
     exchange_every: int = Field(1, ge=1, description="rounds from one exchange of tables to the next")
 

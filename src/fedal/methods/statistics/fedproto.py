@@ -26,9 +26,6 @@ from fedal.methods.server import ServerLogic, ServerRound, ServerSetup
 
 class FedProtoOptions(PrivateOnlyOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the squared distance to the prototype of the label")
-    average: Literal["clients", "samples"] = Field(
-        "clients", description="how the server weighs the clients that have a class: alike, or by their samples of it"
-    )
     prototypes: Literal["training", "fresh"] = Field(
         "training",
         description="features of the round's batches while the model trains, or of all own samples after it (slower)",
