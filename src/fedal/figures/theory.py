@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedal.analysis.study import SIGMAS, Study
-from fedal.figures.canvas import COLOURS, INK, SOFT, blank, label, legend_below, save
+from fedal.figures.canvas import COLOURS, INK, SOFT, beside, blank, label, legend_below, save
 from fedal.records.statistics import Row
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
@@ -88,10 +88,7 @@ def draw_bounds(study: Study) -> Any:
     for row, total in enumerate(left):
         axes.text(total, row, f"  {total:.2f}", va="center", size=9, color=INK, weight="bold")
     axes.axvline(study.global_loss, color=INK, linestyle="--", linewidth=1.2)
-    axes.annotate(
-        f"measured {study.global_loss:.2f}", (study.global_loss, -0.5), (3, 0), textcoords="offset points", size=9,
-        va="bottom", color=INK,
-    )  # fmt: skip
+    beside(axes, f"measured {study.global_loss:.2f}", (study.global_loss, -0.5), (3, 0), size=9, va="bottom")
     axes.set_ylim(len(names) - 0.5, -0.85)
     axes.set_xlim(0, 1.12 * max(left.max(), study.global_loss))
     axes.grid(axis="y", visible=False)
@@ -180,9 +177,7 @@ def draw_equilibrium(study: Study) -> Any:
     guess.fill_between(
         [0, end * 1.03], found.chance - found.margin, found.chance + found.margin, color=SOFT, alpha=0.15
     )
-    guess.annotate(
-        "chance, 1/N", (0, found.chance - found.margin), (4, -11), textcoords="offset points", size=8, color=INK
-    )
+    beside(guess, "chance, 1/N", (0, found.chance - found.margin), (4, -11), size=8)
     if curve:
         guess.plot(*zip(*curve, strict=True), color=BLUE, marker="o", markersize=3, label="during the run")
     if found.discriminator is not None:
