@@ -40,7 +40,7 @@ class Watch:
     exchanged: Callable[[Uploads], None] = lambda uploads: None  # what the server is about to receive
 
 
-@dataclass
+@dataclass(slots=True)
 class _Turn:
     """One player in one round. Nothing said is the end of its round."""
 
@@ -193,10 +193,7 @@ def _reply_to(client_id: str, replies: Replies | None) -> Message:
 
 def _refuse_out_of_step(turns: list[_Turn], asks: bool, t: int, exchange: int) -> None:
     for turn in turns:
-        ended = turn.said is None
-        if asks and ended:
-            what = f"ended after {exchange} exchanges, the server expects more."
-            raise OutOfStepError(f'round {t}: client "{turn.name}" {what}')
-        if not asks and not ended:
-            what = f"still sends after {exchange} exchanges, the server is done."
+        if asks != (turn.said is not None):
+            does, why = ("ended", "expects more") if asks else ("still sends", "is done")
+            what = f"{does} after {exchange} exchanges, the server {why}."
             raise OutOfStepError(f'round {t}: client "{turn.name}" {what}')

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fedal.errors import RunError
 from fedal.messages import Message
@@ -18,8 +17,7 @@ class MissedExchange(Exception):
     """Raised by the player of a client that is out of reach: it sits out the rest of the round."""
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """The uploads of a player's clients in one exchange, and the public batch that they are about."""
 
     uploads: Mapping[str, object]  # client -> what it yielded: the wire says whether that may pass
@@ -32,10 +30,7 @@ class Player(Protocol):
     All have been given their replies before the first is waited for, so that whoever is elsewhere works meanwhile.
     """
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The clients that it plays for."""
-        ...
+    names: tuple[str, ...]  # the clients that it plays for
 
     def begin(self, t: int) -> None:
         """Starts round t. Does not wait."""
@@ -92,12 +87,9 @@ class LocalPlayer:
 
     def __init__(self, logic: ClientLogic) -> None:
         self.logic = logic
+        self.names: tuple[str, ...] = (logic.client_id,)
         self._round: ClientRound | None = None
         self._reply: Message | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.logic.client_id,)
 
     def begin(self, t: int) -> None:
         begun: Any = self.logic.round(t)
@@ -141,11 +133,7 @@ class StackPlayer(LocalPlayer):
 
     def __init__(self, logic: ClientLogic, members: Mapping[str, Learner]) -> None:
         super().__init__(logic)
-        self._members = dict(members)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._members)
+        self._members, self.names = dict(members), tuple(members)
 
     def give(self, replies: Mapping[str, Message]) -> None:
         self._reply = Message.join([replies[name] for name in self._members])

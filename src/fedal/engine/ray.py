@@ -84,13 +84,10 @@ class RayPlayer:
     """A client in an actor."""
 
     def __init__(self, name: str, ask: Ask, phase_done: PhaseDone) -> None:
+        self.names: tuple[str, ...] = (name,)
         self._name, self._ask, self._phase_done = name, ask, phase_done
         self.learner = RayLearner(ask)
         self._answer: Callable[[], Step] | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self._name,)
 
     def begin(self, t: int) -> None:
         self._answer = self._ask("begin", t)
