@@ -34,31 +34,24 @@ class Player(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """The clients that it plays for."""
-        ...
 
     def begin(self, t: int) -> None:
         """Starts round t. Does not wait."""
-        ...
 
     def give(self, replies: Mapping[str, Message]) -> None:
         """Hands over the replies to its clients. Does not wait."""
-        ...
 
     def take(self) -> Said | None:
         """Waits for the next uploads; None at the end of the round. Any thread may call. Raises MissedExchange."""
-        ...
 
     def forget(self) -> None:
         """Leaves the round: the coroutine is never resumed, pending passes are dropped, the weights stay."""
-        ...
 
     def states(self) -> dict[str, Callable[[], State]]:
         """client -> what gives its state; nothing for a client that keeps its state itself."""
-        ...
 
     def load_states(self, states: Mapping[str, State]) -> None:
         """Takes back what `states` gave, and keeps none of its tensors."""
-        ...
 
 
 class LocalPlayer:
