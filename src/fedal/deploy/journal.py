@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -11,10 +10,10 @@ from typing import Any
 from fedal.config import Config
 from fedal.data.world import Task
 from fedal.engine.loop import Federation
-from fedal.errors import CheckpointError, ConfigError
+from fedal.errors import ConfigError
 from fedal.records.checkpoint import load_newest, save_checkpoint
 from fedal.records.environment import describe_environment
-from fedal.records.folder import RunFolder, write_json
+from fedal.records.folder import RunFolder, read_json, write_json
 from fedal.records.rows import Moment, Record, is_recorded, over_clients
 from fedal.records.run import read_rows
 
@@ -65,12 +64,9 @@ class Journal:
 
     def raise_incarnation(self) -> None:
         """On disk before anybody hears of it: what belongs to an older one is refused from now on."""
-        try:
-            content = json.loads(self._about.read_bytes())
-            self.run, self.incarnation = str(content["run"]), int(content["incarnation"]) + 1
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{self._about}: cannot be read ({type(error).__name__}: {error}).") from None
-        write_json(self._about, {**content, "incarnation": self.incarnation})
+        self.run, before = read_json(self._about, lambda found: (str(found["run"]), int(found["incarnation"])))
+        self.incarnation = before + 1
+        write_json(self._about, {"run": self.run, "incarnation": self.incarnation})
 
     def commit(self) -> None:
         assert self._record is not None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import cast
 
 import grpc
@@ -24,7 +22,7 @@ from fedal.learners.base import State
 from fedal.machine import refuse_windows
 from fedal.messages import Message
 from fedal.records.checkpoint import load_checkpoint, load_newest, save_checkpoint, save_model
-from fedal.records.folder import RunFolder, write_json
+from fedal.records.folder import RunFolder, read_json, write_json
 
 MAX_MESSAGE_BYTES = 1 << 28
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
@@ -63,7 +61,7 @@ class Site:
                 for path in [self._about, *self._folder.checkpoints.glob("round-*")]:
                     path.unlink(missing_ok=True)
             if self._about.exists():
-                self._run = _run_of(self._about)
+                self._run = read_json(self._about, lambda found: str(found["run"]))
             lost_at, attempt, told = time.monotonic(), 0, False
             while not self._finished:
                 obstacle: Refused | None = None
@@ -240,14 +238,6 @@ class Site:
             self._load(*load_checkpoint(path))
         except CheckpointError as error:
             raise Refused(Code.STATE_LOST, f"{error} The federation returns to round {rounds}.") from None
-
-
-def _run_of(path: Path) -> str:
-    """The run whose state the site holds."""
-    try:
-        return str(json.loads(path.read_bytes())["run"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
 
 
 def join(plan: SitePlan, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:

@@ -44,14 +44,9 @@ def _client_name(record: Record, row: Row) -> str:
 def _table(overview: Overview) -> Markup:
     rows = []
     for group in overview.groups:
-        found = distribution([value for value, _ in values(overview, group)])
-        if found is None:
-            rows.append([named(overview, group), *[NONE] * 6])
-            continue
-        five = [found.low, found.quarter, found.median, found.three_quarters, found.high]
-        rows.append(
-            [named(overview, group), *(share(value, 3) for value in five), _worst(group, overview.accuracy.key)]
-        )
+        five = distribution([value for value, _ in values(overview, group)])
+        cells = [*(share(value, 3) for value in five), _worst(group, overview.accuracy.key)] if five else [NONE] * 6
+        rows.append([named(overview, group), *cells])
     caption = f"Final {overview.accuracy.name} of single clients, all seeds together"
     columns = ["method", "lowest", "quarter", "median", "three quarters", "highest", "the lowest is"]
     return table(caption, columns, rows, name="Clients", cls="numbers stacked")
