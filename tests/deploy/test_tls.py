@@ -93,7 +93,7 @@ def without_certificate(rehearsal: Rehearsal) -> Any:
 
 
 def the_servers_own(rehearsal: Rehearsal) -> certs.Invitation:
-    return certs.Invitation("test", "client-00", None, *certs.read_pems(rehearsal.folder / "certs/server"))
+    return certs.Invitation("test", "client-00", None, certs.read_pems(rehearsal.folder / "certs/server"))
 
 
 HANDSHAKE = "UNAVAILABLE"

@@ -6,7 +6,6 @@ message exists. Nothing is unpickled, imported or evaluated.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -162,9 +161,3 @@ def largest_message(kinds: Iterable[type[Message]], sizes: Mapping[str, int], ca
         numbers = sum(math.prod(sizes[axis] for axis in axes) for axes in kind.layout.values())
         bound = max(bound, HEADER_BYTES + 8 * numbers)
     return bound
-
-
-def manifest(public_x: NDArray[Any]) -> str:
-    """The name of a public set: sha256 over type, shape and bytes."""
-    head = f"{public_x.dtype.str}|{','.join(map(str, public_x.shape))}|".encode()
-    return hashlib.sha256(head + np.ascontiguousarray(public_x).tobytes()).hexdigest()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from fedal.config import Config
-from fedal.data.world import Task
+from fedal.deploy.plan import ServerPlan
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError
 from fedal.records.checkpoint import load_newest, save_checkpoint
@@ -23,11 +23,10 @@ SAVE_EVERY_S = 5.0  # checkpoint_every = auto
 class Journal:
     """The server's folder. A checkpoint in it is the commit of a round that every site has saved."""
 
-    def __init__(
-        self, folder: RunFolder, config: Config, task: Task, federation: Federation, log: Callable[..., None]
-    ) -> None:
-        self.folder, self._config, self._task, self._federation, self._log = folder, config, task, federation, log
-        self._about = folder.federation
+    def __init__(self, plan: ServerPlan, federation: Federation, log: Callable[..., None]) -> None:
+        self._config, self._task, self._federation, self._log = plan.config, plan.task, federation, log
+        self.folder = RunFolder(Path(plan.deployment.folder))
+        self._about = self.folder.federation
         self.run, self.incarnation, self.rounds, self.committed = "", 0, 0, 0
         self._began = self._saved_at = time.monotonic()
         self._record: Record | None = None

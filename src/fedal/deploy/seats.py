@@ -61,7 +61,7 @@ class Seat:
         self._answer: Answer | None = None
         self._lost = ""
         self._must_save = False
-        self._left = False
+        self.left = False
         self._asked_at = 0.0
         self.answer_ms = 0.0
         self.refused = 0
@@ -77,10 +77,6 @@ class Seat:
             is_open = self._awaits is not None and self._answer is None
             return time.monotonic() - self._asked_at if is_open else 0.0
 
-    @property
-    def left(self) -> bool:
-        return self._left
-
     # the network's side
 
     def refuse_second(self, session: str) -> None:
@@ -94,7 +90,7 @@ class Seat:
         with self._lock:
             if self._link is not None:
                 self._link.close()
-            self._link, self._session, self._left = link, hello.session, False
+            self._link, self._session, self.left = link, hello.session, False
             link.send(pb.FromServer(welcome=welcome))
             if self._asked is not None and self._may_go_on(hello):
                 link.send(self._asked)
@@ -114,7 +110,7 @@ class Seat:
         kind = message.WhichOneof("body")
         if kind == "leaving":
             with self._lock:
-                self._left = self._left or link is self._link
+                self.left = self.left or link is self._link
                 self._changed.notify_all()
             return
         if kind not in ("upload", "done"):

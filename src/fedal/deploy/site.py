@@ -7,6 +7,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import grpc
@@ -61,7 +62,7 @@ class Site:
                 for path in [self._about, *self._folder.checkpoints.glob("round-*")]:
                     path.unlink(missing_ok=True)
             if self._about.exists():
-                self._run = read_json(self._about, lambda found: str(found["run"]))
+                self._run = _run_of(self._about)
             lost_at, attempt, told = time.monotonic(), 0, False
             while not self._finished:
                 obstacle: Refused | None = None
@@ -238,6 +239,11 @@ class Site:
             self._load(*load_checkpoint(path))
         except CheckpointError as error:
             raise Refused(Code.STATE_LOST, f"{error} The federation returns to round {rounds}.") from None
+
+
+def _run_of(path: Path) -> str:
+    """The run whose state the site holds."""
+    return read_json(path, lambda found: str(found["run"]))
 
 
 def join(plan: SitePlan, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:
