@@ -11,6 +11,7 @@ from fedal.config import Config, read_toml
 from fedal.errors import ConfigError, FolderInUseError, NotApplicableError
 from fedal.own_code import named_code
 from fedal.records.folder import RunFolder
+from fedal.simulate.prepare import load_dataset, public_size, resolved
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,7 @@ def _what_defaults_mean(
 
     The last one depends on the data, which are read once for all jobs.
     """
-    from fedal.simulate.prepare import default_partition, load_dataset, public_size
-
-    means: dict[str, Any] = {"partition": default_partition(config)}
-    if config.iterations is None and config.rounds is None:
-        means["iterations"] = config.total_rounds * config.tau
+    means = resolved(config)
     if config.public is None and config.public_size is None and "public_size" in saved:
         source = (config.dataset, config.data, config.data_folder)
         if source not in public_sizes:

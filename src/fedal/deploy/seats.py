@@ -23,6 +23,9 @@ Policy = Literal["wait", "continue"]
 Key = tuple[int, int, int]
 """incarnation, round, exchange"""
 
+PARTS = {Code.WRONG_INCARNATION: "incarnation", Code.WRONG_ROUND: "round", Code.WRONG_EXCHANGE: "exchange"}
+"""Of a key: what is wrong if they differ."""
+
 Validate = Callable[[str, pb.Upload], Message]
 
 
@@ -202,10 +205,7 @@ class Seat:
     def _refuse_unasked(self, key: Key) -> None:
         if self._awaits is None:
             raise Refused(Code.UNEXPECTED, "an answer to nothing: no question is open.")
-        codes = (Code.WRONG_INCARNATION, Code.WRONG_ROUND, Code.WRONG_EXCHANGE)
-        for code, what, found, wanted in zip(
-            codes, ("incarnation", "round", "exchange"), key, self._awaits, strict=True
-        ):
+        for (code, what), found, wanted in zip(PARTS.items(), key, self._awaits, strict=True):
             if found != wanted:
                 raise Refused(code, f"an answer for {what} {found}; the present one is {wanted}.")
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from fedal.learners.base import Learner, State
 from fedal.messages import Message
 from fedal.methods.client import ClientLogic, ClientRound
-
-if TYPE_CHECKING:
-    from fedal.learners.base import Learner, State
 
 
 class MissedExchange(Exception):

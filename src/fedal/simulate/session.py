@@ -23,7 +23,7 @@ from fedal.records.folder import RunFolder, write_json
 from fedal.records.rows import Record
 from fedal.simulate.assemble import OwnModels, assemble
 from fedal.simulate.checks import refuse_missing_device
-from fedal.simulate.prepare import default_partition
+from fedal.simulate.prepare import resolved
 from fedal.simulate.recorder import Recorder
 from fedal.simulate.stacking import resolve_stacked
 
@@ -180,12 +180,6 @@ class Session:
 
     def _resolved(self) -> Config:
         """The config with everything decided that was left to the data: what config.toml records."""
-        changes: dict[str, Any] = {
-            "partition": self.config.partition or default_partition(self.config),
-            "stacked": resolve_stacked(self.config, self._assembly.model_names),
-        }
-        if self.world.public is not None:
-            changes["public_size"] = len(self.world.public)
-        if self.config.iterations is None and self.config.rounds is None:
-            changes["iterations"] = self.config.total_rounds * self.config.tau
-        return self.config.with_(**changes)
+        stacked = resolve_stacked(self.config, self._assembly.model_names)
+        public = {} if self.world.public is None else {"public_size": len(self.world.public)}
+        return self.config.with_(**resolved(self.config), **public, stacked=stacked)

@@ -85,9 +85,8 @@ MINIATURES = {
     "cinic10": Miniature(WIDE_RESNETS, seeds=1, run_s=110, words="WideResNets instead of ResNets"),
     "celeba": Miniature({"clients": 4, "iterations": 150, "min_samples": 2}, seeds=1, run_s=225),
 }  # fmt: skip
-PRETRAIN_SHARE = (
-    0.2  # of a miniature: the 1000 iterations of FCCL are longer than it, and a tenth to a third of the paper's runs
-)
+# Of a miniature: FCCL's 1000 iterations are a tenth to a third of the paper's runs, and longer than it.
+PRETRAIN_SHARE = 0.2
 STAND_IN = "digits"  # plays in miniatures for a data set that is not installed, and the table says so
 FULL_SEEDS = 3  # the paper does not say how many it has
 

@@ -70,14 +70,8 @@ def make_token(
 ) -> Path:
     """A token for this site in `folder/SITE.token`, good for one certificate. An older one is void."""
     certs.refuse_bad_invitation(site, public_sha256)
-    token = Token(
-        certs.federation_of(folder),
-        site,
-        public_sha256,
-        certs.read_pem(folder / "ca.pem").decode(),
-        secrets.token_hex(16),
-        secrets.token_hex(32),
-    )
+    federation, authority = certs.federation_of(folder), certs.read_pem(folder / "ca.pem").decode()
+    token = Token(federation, site, public_sha256, authority, secrets.token_hex(16), secrets.token_hex(32))
     ledger = folder / LEDGER
     ledger.mkdir(mode=0o700, exist_ok=True)
     void_tokens(folder, site)

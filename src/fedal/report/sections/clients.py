@@ -13,17 +13,14 @@ from fedal.report.markup import Markup, element, markup, table
 
 
 def section(overview: Overview) -> Markup:
-    return markup(_chart(), _table(overview))
-
-
-def _chart() -> Markup:
     text = (
         "One dot per client and seed; the box holds the middle half, its line is the median. A client of another "
         "seed has other data, even under the same name."
     )
     plot = element("div", id="client-plot", role="img", aria_label="Accuracy of single clients; the table below "
                    "holds the numbers")  # fmt: skip
-    return element("figure", element("figcaption", element("p", text)), plot, cls="chart wide")
+    chart = element("figure", element("figcaption", element("p", text)), plot, cls="chart wide")
+    return markup(chart, _table(overview))
 
 
 def values(overview: Overview, group: Group) -> list[tuple[float, str]]:
