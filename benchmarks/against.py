@@ -79,7 +79,7 @@ def _player(source: Path) -> Iterator[subprocess.Popen[str]]:
         try:
             yield process
         finally:
-            process.kill()
+            process.terminate()
 
 
 def _ask(player: subprocess.Popen[str], name: str) -> float:

@@ -65,7 +65,7 @@ def evaluation(workload: Workload, repeats: int = 3) -> dict[str, float]:
         few = tests.repeat(-(-EVALUATED // len(tests)))[:EVALUATED]
 
         def evaluate() -> object:
-            return assembly.view.test_accuracies(few)
+            return assembly.view.evaluate_all(few)
 
         evaluate()
         per_image = median(timed(evaluate) for _ in range(repeats)) / EVALUATED / workload.clients

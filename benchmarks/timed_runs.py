@@ -8,6 +8,7 @@ reads the name of a measurement per line, and answers with milliseconds.
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -78,6 +79,7 @@ def deployed_exchange(folder: Path) -> float:
     finally:
         for process in processes:
             process.kill()
+            process.wait()
     rows = [json.loads(line) for line in (folder / "server/metrics.jsonl").read_text().splitlines()]
     first, last = rows[0], rows[-1]
     return 1e3 * float(last["seconds"] - first["seconds"]) / int(last["iteration"] - first["iteration"])
@@ -109,7 +111,7 @@ IN_PROCESS: dict[str, Callable[[Path], float]] = {
     ),
     "FedAL, 10 small digits clients, iteration": partial(per_iteration, rounds=12, method="fedal", clients=10),
     "FedMD, 4 wrn-10-1, iteration": partial(
-        per_iteration, rounds=6, images=(3, 32, 32), method="fedmd", models="wrn-10-1", clients=4
+        per_iteration, rounds=2, images=(3, 32, 32), method="fedmd", models="wrn-10-1", clients=4
     ),
     "FedMD, 50 mlp-small, iteration": partial(
         per_iteration, rounds=12, method="fedmd", models="mlp-small", clients=50, batch_size=8
@@ -129,10 +131,12 @@ def main() -> None:
     import fedal
 
     assert Path(fedal.__file__).is_relative_to(source), f"fedal is that of {fedal.__file__}, not of {source}"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what cleans up
     measurements = IN_PROCESS | OF_PROCESSES
     for line in sys.stdin:
         with tempfile.TemporaryDirectory(prefix="timed-") as folder:
-            print(json.dumps(measurements[line.strip()](Path(folder))), flush=True)
+            ms = measurements[line.strip()](Path(folder))
+        print(json.dumps(ms), flush=True)
 
 
 if __name__ == "__main__":

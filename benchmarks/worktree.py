@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,8 @@ HERE = Path(__file__).parents[1]
 
 @contextmanager
 def worktree(commit: str, repository: Path = HERE) -> Iterator[Path]:
-    """A folder with the files of `commit`; removed at the end, whatever happens."""
+    """A folder with the files of `commit`; removed at the end, also after an error, Ctrl-C or SIGTERM."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="fedal-") as temporary:
         folder = Path(temporary) / "tree"
         try:
@@ -22,6 +25,7 @@ def worktree(commit: str, repository: Path = HERE) -> Iterator[Path]:
         finally:
             if folder.exists():
                 git(repository, "worktree", "remove", "--force", str(folder))
+            signal.signal(signal.SIGTERM, before)
 
 
 def git(repository: Path, *words: str) -> str:

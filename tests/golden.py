@@ -58,9 +58,14 @@ def record(source: Path = SOURCE) -> Digests:
     """The digests of all runs, played in processes that import fedal from `source`."""
     with tempfile.TemporaryDirectory(prefix="golden-") as folder:
         command = [sys.executable, "-P", str(HERE / "golden_runs.py"), str(source), folder]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"golden_runs.py ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        environment = {**os.environ, "PYTHONPATH": str(source)}
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as player:
+            try:
+                _, said = player.communicate()
+            finally:
+                player.terminate()  # if this is left early: it ends what it has started
+        if player.returncode:
+            raise RuntimeError(f"golden_runs.py ended with {player.returncode}:\n{said[-4000:]}")
         return dict(json.loads((Path(folder) / "digests.json").read_text()))
 
 

@@ -205,11 +205,13 @@ def _kill_after_the_first_checkpoint(folder: Path) -> None:
 
     child = Child(folder.with_suffix(".log"), lambda: fedal.run(fedal.Config(**KILLED), folder))
     end = time.monotonic() + PATIENCE_S
-    while not child.ended() and time.monotonic() < end and not list(folder.glob("checkpoints/round-*.json")):
-        time.sleep(0.001)
-    child.kill()
+    try:
+        while not child.ended() and time.monotonic() < end and not list(folder.glob("checkpoints/*.json")):
+            time.sleep(0.001)
+    finally:
+        child.kill()
     log = folder.with_suffix(".log").read_text()
-    assert (folder / "checkpoints").exists(), f"it made no checkpoint: {log[-2000:]}"
+    assert list(folder.glob("checkpoints/*.json")), f"it made no checkpoint: {log[-2000:]}"
     assert not (folder / "summary.json").exists(), "it ended before it could be killed"
 
 
@@ -270,6 +272,7 @@ def _images() -> tuple[Any, Any]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what ends the children
     source, folder = (Path(word).resolve() for word in sys.argv[1:])
     import sklearn.datasets  # noqa: F401 - before the forks, which all use it
     import torch._dynamo  # noqa: F401

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,9 @@ def test_a_worktree_holds_its_commit_and_is_removed_when_something_fails(tmp_pat
         seen.append((folder / "file").read_text())
         raise ZeroDivisionError
     assert seen == ["before"] and not folder.exists()
+    with pytest.raises(SystemExit, match="143"), worktree("HEAD", tmp_path) as folder:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not folder.exists()
     assert len(git(tmp_path, "worktree", "list").splitlines()) == 1
     with pytest.raises(SystemExit, match="no-such-commit"), worktree("no-such-commit", tmp_path):
         pass

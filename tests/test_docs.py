@@ -78,3 +78,13 @@ def test_the_keys_of_the_records_of_a_run_are_documented(tmp_path: Path) -> None
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     assert {"test_accuracy", "discriminator_accuracy", "private_samples"} <= keys
     assert not [key for key in sorted(keys) if f"`{key}`" not in text]
+
+
+def test_the_files_of_the_twelve_changes_exist() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    table = text.partition("## Where to touch")[2].partition("\n## ")[0]
+    changes = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(changes) == 12
+    named = [name for line in changes for name in re.findall(r"`([\w/]+(?:\.py|/))`", line)]
+    assert not [name for name in named if not (ROOT / "src/fedal" / name).exists()]
+    assert all(len(set(re.findall(r"`([\w/]+(?:\.py|/))`", line))) <= 3 for line in changes)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
-from fedal.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedal.lazy import Tensor, torch
 
 
 def mean_over_clients(outputs: Tensor) -> Tensor:
@@ -85,7 +82,7 @@ class ClassSums:
     counts: Tensor  # (K,)
 
     @classmethod
-    def empty(cls, n_classes: int, width: int, *, device: torch.device) -> ClassSums:
+    def empty(cls, n_classes: int, width: int, *, device: torch.device | str) -> ClassSums:
         sums = torch.zeros(n_classes, width, dtype=torch.float64, device=device)
         return cls(sums, sums.new_zeros(n_classes, dtype=torch.int32))
 

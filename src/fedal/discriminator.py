@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import State
 from fedal.losses import d_cross_entropy
 from fedal.seeding import torch_seeded
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import State
 
 ROWS = 1024  # outputs that it looks at in one go: of 32 clients with batches of 32
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class FedalError(Exception):
     """A mistake or failure that is explained in one message and needs no traceback."""
@@ -49,3 +52,9 @@ class Stopped(FedalError):
 
 class CheckpointError(FedalError):
     """A checkpoint is missing, damaged, or belongs to another run."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`Did you mean X? ` for the nearest known name; nothing where none is near."""
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1)
+    return f"Did you mean {near[0]}? " if near else ""

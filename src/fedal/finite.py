@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedal.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from fedal.lazy import Tensor, torch
 
 SMALL = 4096  # numbers; of more, numpy may share a sum of squares among threads
 

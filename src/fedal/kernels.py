@@ -69,15 +69,9 @@ def _max_pool_backward(gradient: Tensor, x: Tensor, *windows_and_places: Any, gr
     return grad_input.copy_(empty.scatter_(2, places.flatten(2), gradient.flatten(2)).view(grad_input.shape))
 
 
-PUBLIC: dict[str, Callable[..., Any]] = {
-    "add_to_each": _add_to_each,
-    "copy_to_each": _copy_to_each,
-    "adam": _adam,
-    "leaky_relu_backward": _leaky_relu_backward,
-    "convolution_backward": _convolution_backward,
-    "max_pool": _max_pool,
-    "max_pool_backward": _max_pool_backward,
-}
+_ALL = (_add_to_each, _copy_to_each, _adam, _leaky_relu_backward, _convolution_backward, _max_pool, _max_pool_backward)
+PUBLIC: dict[str, Callable[..., Any]] = {way.__name__.removeprefix("_"): way for way in _ALL}
+PLAIN_ADAM: dict[str, Any] = dict(beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, maximize=False)
 
 
 def in_use() -> str:
@@ -140,19 +134,9 @@ with _one_thread():
     adam = tried(
         "_fused_adam_",
         _adam,
-        _each,
-        [part.flip(0) for part in _each],
-        [part / 2 for part in _each],
-        [part.square() for part in _each],
-        [],
-        [_numbers(1).new_full((), 3) for _ in _each],
-        lr=0.01,
-        beta1=0.9,
-        beta2=0.999,
-        weight_decay=0.1,
-        eps=1e-8,
-        amsgrad=False,
-        maximize=False,
+        *(_each, [part.flip(0) for part in _each], [part / 2 for part in _each], [part.square() for part in _each]),
+        *([], [_numbers(1).new_full((), 3) for _ in _each]),
+        **dict(lr=0.01, weight_decay=0.1, **PLAIN_ADAM),
     )
     leaky_relu_backward = tried("ops.aten.leaky_relu_backward", _leaky_relu_backward, _x.flip(0), _x, 0.1, True)
     convolution_backward = tried(

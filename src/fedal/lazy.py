@@ -20,5 +20,7 @@ class LazyModule:
 
 if TYPE_CHECKING:
     import torch as torch
+    from torch import Tensor as Tensor
 else:
     torch = LazyModule("torch")
+    Tensor = "torch.Tensor"  # its name: annotations are never evaluated

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from fedal.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedal.lazy import Tensor, torch
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,9 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from fedal.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedal.lazy import Tensor, torch
 
 
 class Leak(enum.Flag):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,25 @@ from fedal.seeding import Indices, philox_key, raw_bits
 EVALUATION_BATCH = 128  # larger ones cost more per sample on a CPU
 
 
+def top_1(logits: Tensor, labels: Tensor) -> float:
+    """Share of the samples whose largest logit is at their label."""
+    return int((logits.argmax(-1) == labels).sum()) / len(labels)
+
+
+TESTED: dict[str, Callable[[Tensor, Tensor], float]] = {"test_accuracy": top_1}
+"""What is measured of every client's logits on test samples: a column of the record each."""
+
+
+def evaluate(learner: Learner, samples: Samples, labels: Tensor, indices: Tensor) -> dict[str, float]:
+    """All that is `TESTED`, on the samples at `indices`."""
+    logits = torch.cat([learner.predict(samples.take(chosen)) for chosen in torch.split(indices, EVALUATION_BATCH)])
+    if not is_finite(logits):
+        raise NonFiniteError("the model's outputs on the test set are not finite. A smaller lr usually helps.")
+    return {name: measure(logits, labels[indices]) for name, measure in TESTED.items()}
+
+
 def accuracy(learner: Learner, samples: Samples, labels: Tensor, indices: Tensor) -> float:
-    """Share of the samples at `indices` whose largest logit is at their label."""
-    correct = torch.zeros((), dtype=torch.int64, device=labels.device)
-    for chosen in torch.split(indices, EVALUATION_BATCH):
-        logits = learner.predict(samples.take(chosen))
-        if not is_finite(logits):
-            raise NonFiniteError("the model's outputs on the test set are not finite. A smaller lr usually helps.")
-        correct += (logits.argmax(-1) == labels[chosen]).sum()
-    return int(correct) / len(indices)
+    return evaluate(learner, samples, labels, indices)["test_accuracy"]
 
 
 def divergences(outputs: Tensor) -> Tensor:

@@ -15,16 +15,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 from math import comb
-from typing import TYPE_CHECKING
 
 from fedal.errors import NonFiniteError, WireError
-from fedal.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import State
-    from fedal.seeding import Indices
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import State
+from fedal.seeding import Indices
 
 UNQUANTISED = 32
 

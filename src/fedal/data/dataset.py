@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,16 @@ from fedal.errors import DataError
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
+
+
+class Arrays(NamedTuple):
+    """What the reader of a data set finds in its files; `Dataset` says what each array is."""
+
+    train_x: Floats
+    train_y: Ints
+    test_x: Floats
+    test_y: Ints
+    users: Ints | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pooch
+import requests
 
 from fedal.data.progress import Progress
-
-if TYPE_CHECKING:
-    import requests
 
 CONNECT_TIMEOUT_S = 4.0
 READ_TIMEOUT_S = 10.0
@@ -30,9 +30,6 @@ def download(url: str, target: Path, checksum: str, progress: Progress) -> None:
 
     A part left by an earlier attempt is continued. If the result is wrong, the part was stale: once more, from zero.
     """
-    import pooch
-    import requests
-
     pooch.get_logger().setLevel("ERROR")  # its notes would break into the progress bar
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
@@ -60,8 +57,6 @@ class _Resuming:
         self.progress = progress
 
     def __call__(self, url: str, output_file: str, pooch: Any, check_only: bool = False) -> None:
-        import requests
-
         for remaining in reversed(range(MAX_INTERRUPTIONS + 1)):
             before = self._size()
             try:
@@ -74,8 +69,6 @@ class _Resuming:
         os.replace(self.part, output_file)
 
     def _receive(self, url: str) -> None:
-        import requests
-
         start = self._size()
         headers = {"Accept-Encoding": "identity"}  # bytes as they lie on the server: offsets must mean the same
         if start:
@@ -107,8 +100,6 @@ def _continues_at(response: requests.Response, start: int) -> bool:
 
 def _reason(error: requests.RequestException) -> str:
     """A few words instead of the nested text of the HTTP libraries."""
-    import requests
-
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"the server answered {error.response.status_code} {error.response.reason}"
     if isinstance(error, requests.Timeout):

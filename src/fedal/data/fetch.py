@@ -6,7 +6,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -43,15 +43,9 @@ def fetch(
         raise DataError(f"unknown source {source!r}; expected auto, publisher or registry.")
     wanted = find(name)
     root = wanted.root(folder)
-    with _reporter(progress) as report:
+    with on_terminal() if progress is True else nullcontext(progress or Silent()) as report:
         _fetch(wanted, root, source, report)
     return root
-
-
-def _reporter(progress: bool | Progress) -> AbstractContextManager[Progress]:
-    if isinstance(progress, bool):
-        return on_terminal() if progress else nullcontext(Silent())
-    return nullcontext(progress)
 
 
 def _fetch(source: Source, root: Path, origin: Origin, progress: Progress) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
-
-CHUNK_BYTES = 1 << 20
 
 State = Literal["ok", "missing", "wrong size", "wrong checksum", "wrong count"]
 
@@ -56,13 +55,11 @@ class File:
         path = root / self.path
         if not path.is_file():
             return Finding(path, "missing", "nothing", self.expected)
-        size = path.stat().st_size
-        found = f"{size:,} bytes, {checksum_of(path, self.checksum.partition(':')[0])}"
-        if self.size_bytes is not None and size != self.size_bytes:
-            return Finding(path, "wrong size", found, self.expected)
-        if not found.endswith(self.checksum):
-            return Finding(path, "wrong checksum", found, self.expected)
-        return Finding(path, "ok", found, self.expected)
+        size, checksum = path.stat().st_size, checksum_of(path, self.checksum.partition(":")[0])
+        state: State = "ok" if checksum == self.checksum else "wrong checksum"
+        if self.size_bytes not in (None, size):
+            state = "wrong size"
+        return Finding(path, state, f"{size:,} bytes, {checksum}", self.expected)
 
 
 @dataclass(frozen=True)
@@ -86,11 +83,9 @@ class Folder:
         return str(path.parent) == self.path and path.name.endswith(self.suffix)
 
     def inspect(self, root: Path) -> Finding:
-        path = root / self.path
-        count = _count(path, self.suffix)
-        found = f"{count:,} {self.suffix} files"
+        count = _count(root / self.path, self.suffix)
         state: State = "ok" if count == self.count else "wrong count" if count else "missing"
-        return Finding(path, state, found, self.expected)
+        return Finding(root / self.path, state, f"{count:,} {self.suffix} files", self.expected)
 
 
 def _count(folder: Path, suffix: str) -> int:
@@ -99,10 +94,8 @@ def _count(folder: Path, suffix: str) -> int:
 
 def checksum_of(path: Path, algorithm: str) -> str:
     """`algorithm:hexdigest` of a file, read in chunks."""
-    digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
+        digest = hashlib.file_digest(file, partial(hashlib.new, algorithm, usedforsecurity=False))
     return f"{algorithm}:{digest.hexdigest()}"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from functools import partial
 
 from fedal.data.check import Report, inspect, provenance_of
 from fedal.data.dataset import Dataset
@@ -34,8 +32,15 @@ def load(
     report = inspect(source, root, folder)
     _require(source, report, accept_unverified)
     read = source.layout_at(root).read
-    dataset = (read if max_users is None else partial(read, max_users=max_users))(root)
-    return replace(dataset, provenance=provenance_of(source, report), verified=report.ok)
+    arrays = read(root) if max_users is None else read(root, max_users=max_users)
+    return Dataset(
+        source.name,
+        **arrays._asdict(),
+        n_classes=source.n_classes,
+        class_names=source.class_names,
+        provenance=provenance_of(source, report),
+        verified=report.ok,
+    )
 
 
 def _require(source: Source, report: Report, accept_unverified: bool) -> None:

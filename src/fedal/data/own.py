@@ -32,20 +32,11 @@ class Pairs(Protocol):
 def load_npz(path: str | os.PathLike[str], *, name: str | None = None, n_classes: int | None = None) -> Dataset:
     """A data set from an `.npz` file with `x` and `y`; optional: `test_x` and `test_y`, `users`, `n_classes`."""
     path = Path(path)
-    arrays = _read_npz(path, required=("x", "y"), optional=("test_x", "test_y", "users", "n_classes"))
+    arrays: dict[str, Any] = _read_npz(path, required=("x", "y"), optional=("test_x", "test_y", "users", "n_classes"))
     if n_classes is None and "n_classes" in arrays:
         n_classes = int(_whole_numbers(arrays["n_classes"].reshape(-1)[:1], f"{path}, n_classes")[0])
-    return from_tensors(
-        arrays["x"],
-        arrays["y"],
-        test_x=arrays.get("test_x"),
-        test_y=arrays.get("test_y"),
-        users=arrays.get("users"),
-        n_classes=n_classes,
-        name=name or path.stem,
-        provenance=f"own file {path.name}",
-        where=str(path),
-    )
+    arrays["n_classes"] = n_classes
+    return from_tensors(**arrays, name=name or path.stem, provenance=f"own file {path.name}", where=str(path))
 
 
 def load_public_npz(path: str | os.PathLike[str]) -> Floats:

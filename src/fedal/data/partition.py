@@ -6,7 +6,6 @@ so that it never has to be drawn again.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from bisect import bisect_right
@@ -17,9 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedal.errors import PartitionError
-
-Indices = npt.NDArray[np.int64]
+from fedal.errors import PartitionError, did_you_mean
+from fedal.seeding import Indices
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,7 @@ def divide(
     A client with too few samples is an error rather than a reason to draw again: that would change the distribution.
     """
     if name not in PARTITIONS:
-        nearest = difflib.get_close_matches(name.lower().replace("_", "-"), PARTITIONS, n=1)
-        hint = f"Did you mean {nearest[0]}? " if nearest else ""
+        hint = did_you_mean(name, PARTITIONS)
         raise PartitionError(f'unknown partition "{name}". {hint}There are: {", ".join(PARTITIONS)}.')
     if not (alpha > 0 and math.isfinite(alpha)):
         raise PartitionError(f"alpha is {alpha}; expected a positive number (smaller is more skewed).")
@@ -128,15 +125,8 @@ def divide(
     if users is not None and len(users) != len(labels):
         raise PartitionError(f"{len(users)} users for {len(labels)} labels; expected one user per sample.")
 
-    given = {
-        "labels": labels,
-        "n_clients": n_clients,
-        "alpha": alpha,
-        "rng": rng,
-        "users": users,
-        "allow_overlap": allow_overlap,
-        "min_samples": min_samples,
-    }
+    given: dict[str, Any] = dict(labels=labels, users=users, n_clients=n_clients, alpha=alpha, rng=rng)
+    given |= dict(allow_overlap=allow_overlap, min_samples=min_samples)
     partition = PARTITIONS[name]
     clients = tuple(partition(**{argument: given[argument] for argument in inspect.signature(partition).parameters}))
 

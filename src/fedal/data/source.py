@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedal.data.dataset import Dataset
+from fedal.data.dataset import Arrays
 from fedal.data.files import File, Folder
 from fedal.data.folder import data_folder
 
@@ -18,7 +18,7 @@ class Layout:
     """One way the publisher's files can lie in a folder, and the function that parses them once they are checked."""
 
     expected: tuple[File | Folder, ...]
-    read: Callable[..., Dataset]
+    read: Callable[..., Arrays]
 
     def count_present(self, root: Path) -> int:
         return sum(part.is_present(root) for part in self.expected)
@@ -62,6 +62,7 @@ class Source:
     train_samples: int | None  # None: depends on how many users are read
     test_samples: int | None
     layouts: tuple[Layout, ...]
+    class_names: tuple[str, ...] | None = None
     models: tuple[str, ...] = ()  # the models that clients draw from; empty: such as suit the shape
     paper: Paper = Paper()
     partition: str = "dirichlet"  # unless told otherwise

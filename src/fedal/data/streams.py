@@ -7,15 +7,12 @@ view without a copy; a client holds index lists, not copies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
 from fedal.seeding import BatchStream, Indices
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Samples:
@@ -28,12 +25,6 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self._staged)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one sample: (C, H, W) for images."""
-        shape = tuple(self._staged.shape[1:])
-        return (shape[2], shape[0], shape[1]) if self._is_image else shape
 
     def take(self, indices: Tensor) -> Tensor:
         batch = self._staged.index_select(0, indices.to(self._staged.device))
@@ -54,10 +45,6 @@ class PrivateData:
 
     def __len__(self) -> int:
         return len(self._indices)
-
-    @property
-    def device(self) -> torch.device:
-        return self._labels.device
 
     def batch(self, t: int, i: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of iteration i of round t: global step t * tau + i.  -> (B, ...), (B,)"""

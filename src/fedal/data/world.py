@@ -45,12 +45,8 @@ class World:
     leftovers: int
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.dataset.sample_shape
-
-    @property
     def task(self) -> Task:
-        return Task(self.dataset.name, self.input_shape, self.dataset.n_classes)
+        return Task(self.dataset.name, self.dataset.sample_shape, self.dataset.n_classes)
 
     def class_counts(self) -> NDArray[np.int64]:
         """Samples per client and class.  -> (N, K)"""

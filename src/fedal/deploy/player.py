@@ -21,13 +21,10 @@ class SitePlayer:
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
+        self.names: tuple[str, ...] = (seat.site,)
         self.next_round = pb.Begin()  # what the site will be told when the round begins
         self._exchange = 0
         self.metrics: dict[str, float] = {}  # of the newest round, where the site shares them
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self._seat.site,)
 
     def begin(self, t: int) -> None:
         self._exchange, self.metrics = 0, {}

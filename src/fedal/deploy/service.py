@@ -30,12 +30,11 @@ from fedal.deploy.player import InTurn, ReadWire, SitePlayer, upload_check
 from fedal.deploy.refusals import Code
 from fedal.deploy.seats import RoundLost, Seat
 from fedal.deploy.server import Reception
-from fedal.engine.loop import Federation
 from fedal.errors import Stopped
 from fedal.machine import refuse_windows
 from fedal.methods.server import Uploads
 from fedal.precision import dtype_of
-from fedal.simulate.build import axis_lengths, build_learner, build_server, model_of
+from fedal.simulate.build import axis_lengths, build_federation, build_learner, build_server, model_of
 from fedal.simulate.checks import refuse_misfits, refuse_unfit_task
 
 LOOKS_INTO_MODELS = {"features", "same-features", "weights", "same-architecture"}
@@ -83,7 +82,7 @@ class Service:
         self.seats = {name: Seat(name, deployment.policy, check, deployment.deadline_s) for name in config.client_names}
         self._players = {name: SitePlayer(seat) for name, seat in self.seats.items()}
         workers = InTurn(lambda: self.reception.flush())
-        self._federation = Federation(config.client_names, self._players.values(), self.server, self.wire, workers)
+        self._federation = build_federation(config, self._players.values(), self.server, self.wire, workers)
         self._federation.watch.exchanged = self._refuse_small_cohort
         self.journal = Journal(plan, self._federation, log)
         self.folder = self.journal.folder

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -41,7 +40,7 @@ class Watch:
     exchanged: Callable[[Uploads], None] = lambda uploads: None  # what the server is about to receive
 
 
-@dataclass
+@dataclass(slots=True)
 class _Turn:
     """One player in one round. Nothing said is the end of its round."""
 
@@ -107,9 +106,7 @@ class Federation:
                     turn.missed = any(is_absent(n, exchange) for n in turn.player.names)
                 _let_go(turns)
             if exchange == 0:
-                for turn in turns:
-                    with _at(f'client "{turn.name}", round {t}'):
-                        turn.player.begin(t)
+                self._begin(t, turns)
             self._take_all(t, exchange, turns)
             _let_go(turns)
             _refuse_out_of_step(turns, asks, t, exchange)
@@ -122,14 +119,22 @@ class Federation:
             self._down(t, exchange, turns, replies)
         raise AssertionError("unreachable")
 
+    def _begin(self, t: int, turns: list[_Turn]) -> None:
+        for turn in turns:
+            try:
+                turn.player.begin(t)
+            except Exception as error:
+                raise _told(f'client "{turn.name}", round {t}', error) from error
+
     def _take_all(self, t: int, exchange: int, turns: list[_Turn]) -> None:
         def take(turn: _Turn) -> None:
             began = time.perf_counter()
-            with _at(f'client "{turn.name}", round {t}, exchange {exchange}'):
-                try:
-                    turn.said = turn.player.take()
-                except MissedExchange:
-                    turn.missed = True
+            try:
+                turn.said = turn.player.take()
+            except MissedExchange:
+                turn.missed = True
+            except Exception as error:
+                raise _told(f'client "{turn.name}", round {t}, exchange {exchange}', error) from error
             self._seconds[turn.player.names[0]] = time.perf_counter() - began
 
         self._workers.map(take, turns, cost=lambda turn: self._seconds.get(turn.player.names[0], 0.0))
@@ -137,18 +142,22 @@ class Federation:
     def _up(self, t: int, exchange: int, turns: list[_Turn]) -> dict[str, Message]:
         """What the server receives, in roster order, whoever is stacked."""
         passed: dict[str, Message] = {}
-        with _at(f"round {t}, exchange {exchange}"):
+        try:
             batch = self.server.expected_batch(t, exchange)
             for turn in turns:
                 assert turn.said is not None
                 for n, upload in turn.said.uploads.items():
                     passed[n] = self.wire.up(n, upload, turn.said.batch, batch)
+        except Exception as error:
+            raise _told(f"round {t}, exchange {exchange}", error) from error
         return {n: passed[n] for n in self.roster if n in passed}
 
     def _down(self, t: int, exchange: int, turns: list[_Turn], replies: Replies | None) -> None:
-        with _at(f"round {t}, exchange {exchange}"):
+        try:
             for turn in turns:
                 turn.player.give({n: self.wire.down(n, _reply_to(n, replies)) for n in turn.player.names})
+        except Exception as error:
+            raise _told(f"round {t}, exchange {exchange}", error) from error
 
 
 def _let_go(turns: list[_Turn]) -> None:
@@ -158,25 +167,22 @@ def _let_go(turns: list[_Turn]) -> None:
         turns.remove(turn)
 
 
-@contextmanager
-def _at(where: str) -> Iterator[None]:
-    """Errors get their place in front: a mistake that explains itself keeps its kind, others become RunError."""
-    try:
-        yield
-    except FedalError as error:
-        raise type(error)(f"{where}: {error}") from error
-    except Exception as error:
-        raise RunError(f"{where}: {type(error).__name__}: {error}") from error
+def _told(where: str, error: Exception) -> FedalError:
+    """The error with its place in front: a mistake that explains itself keeps its kind, others become RunError."""
+    if isinstance(error, FedalError):
+        return type(error)(f"{where}: {error}")
+    return RunError(f"{where}: {type(error).__name__}: {error}")
 
 
 def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -> tuple[bool, Replies | None]:
     """Whether the server wants further uploads, and its replies to the last ones."""
-    with _at(f"server, round {t}, exchange {exchange}"):
-        try:
-            replies: Any = next(server) if uploads is None else server.send(uploads)
-            return True, replies
-        except StopIteration as stop:
-            return False, stop.value
+    try:
+        replies: Any = next(server) if uploads is None else server.send(uploads)
+        return True, replies
+    except StopIteration as stop:
+        return False, stop.value
+    except Exception as error:
+        raise _told(f"server, round {t}, exchange {exchange}", error) from error
 
 
 def _reply_to(client_id: str, replies: Replies | None) -> Message:
@@ -189,6 +195,5 @@ def _refuse_out_of_step(turns: list[_Turn], asks: bool, t: int, exchange: int) -
     for turn in turns:
         if asks != (turn.said is not None):
             does, why = ("ended", "expects more") if asks else ("still sends", "is done")
-            raise OutOfStepError(
-                f'round {t}: client "{turn.name}" {does} after {exchange} exchanges, the server {why}.'
-            )
+            what = f"{does} after {exchange} exchanges, the server {why}."
+            raise OutOfStepError(f'round {t}: client "{turn.name}" {what}')

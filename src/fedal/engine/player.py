@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from fedal.errors import RunError
 from fedal.learners.base import Learner, State
 from fedal.messages import Message
 from fedal.methods.client import ClientLogic, ClientRound
@@ -15,8 +15,7 @@ class MissedExchange(Exception):
     """Raised by the player of a client that is out of reach: it sits out the rest of the round."""
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """The uploads of a player's clients in one exchange, and the public batch that they are about."""
 
     uploads: Mapping[str, object]  # client -> what it yielded: the wire says whether that may pass
@@ -29,9 +28,7 @@ class Player(Protocol):
     All have been given their replies before the first is waited for, so that whoever is elsewhere works meanwhile.
     """
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The clients that it plays for."""
+    names: tuple[str, ...]  # the clients that it plays for
 
     def begin(self, t: int) -> None:
         """Starts round t. Does not wait."""
@@ -52,17 +49,38 @@ class Player(Protocol):
         """Takes back what `states` gave, and keeps none of its tensors."""
 
 
+PhaseDone = Callable[[str, str], None]
+"""Told when a client has ended a phase of its round."""
+
+MakeClients = Callable[[tuple[str, ...], PhaseDone], Mapping[str, ClientLogic]]
+"""Names of clients -> their halves of the method. It must be possible to pickle it."""
+
+
+class PlayerLost(RunError):
+    """A process died, and what its clients had learned since the last checkpoint with it."""
+
+
+class RemotePlayer(Player, Protocol):
+    """A client in another process that is trusted: its learner can be asked from here."""
+
+    learner: Any
+
+
+class Elsewhere(Protocol):
+    """Other processes for the clients of a simulation."""
+
+    def place(self, names: tuple[str, ...], make: MakeClients, phase_done: PhaseDone) -> Sequence[RemotePlayer]:
+        """New players for the clients, in place of those of before, of whom some may be lost."""
+
+
 class LocalPlayer:
     """A client in this process."""
 
     def __init__(self, logic: ClientLogic) -> None:
         self.logic = logic
+        self.names: tuple[str, ...] = (logic.client_id,)
         self._round: ClientRound | None = None
         self._reply: Message | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.logic.client_id,)
 
     def begin(self, t: int) -> None:
         begun: Any = self.logic.round(t)
@@ -106,11 +124,7 @@ class StackPlayer(LocalPlayer):
 
     def __init__(self, logic: ClientLogic, members: Mapping[str, Learner]) -> None:
         super().__init__(logic)
-        self._members = dict(members)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._members)
+        self._members, self.names = dict(members), tuple(members)
 
     def give(self, replies: Mapping[str, Message]) -> None:
         self._reply = Message.join([replies[name] for name in self._members])

@@ -18,22 +18,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedal.engine.player import LocalPlayer, Said
+from fedal.engine.player import LocalPlayer, MakeClients, PhaseDone, PlayerLost, Said
 from fedal.errors import ConfigError, RunError
 from fedal.learners.base import Frozen, State
 from fedal.machine import available_cores
 from fedal.messages import Message
-from fedal.methods.client import ClientLogic
 
 CONNECT_S = 10.0
-
-PhaseDone = Callable[[str, str], None]
-MakeClients = Callable[[tuple[str, ...], PhaseDone], Mapping[str, ClientLogic]]
-"""Names of clients -> their halves of the method. It must be possible to pickle it."""
-
-
-class ActorLost(RunError):
-    """An actor died, and what its clients had learned since the last checkpoint with it."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +82,10 @@ class RayPlayer:
     """A client in an actor."""
 
     def __init__(self, name: str, ask: Ask, phase_done: PhaseDone) -> None:
+        self.names: tuple[str, ...] = (name,)
         self._name, self._ask, self._phase_done = name, ask, phase_done
         self.learner = RayLearner(ask)
         self._answer: Callable[[], Step] | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self._name,)
 
     def begin(self, t: int) -> None:
         self._answer = self._ask("begin", t)
@@ -114,7 +102,7 @@ class RayPlayer:
         return step.said
 
     def forget(self) -> None:
-        with suppress(ActorLost):  # whoever is gone has nothing to forget
+        with suppress(PlayerLost):  # whoever is gone has nothing to forget
             self._ask("forget")()
 
     def states(self) -> dict[str, Callable[[], State]]:
@@ -185,7 +173,7 @@ class RayCluster:
             except RayActorError as error:
                 if error.actor_init_failed:
                     raise RunError(f'client "{client}" could not be made in its actor: {_last_line(error)}') from None
-                raise ActorLost(f'the actor of client "{client}" died ({str(error).splitlines()[0]})') from None
+                raise PlayerLost(f'the actor of client "{client}" died ({str(error).splitlines()[0]})') from None
 
         return ask
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from fedal.campaigns.compare import Comparison
 from fedal.figures.canvas import blank, label, look, save
 from fedal.records.statistics import Point
-
-if TYPE_CHECKING:
-    from fedal.campaigns.compare import Comparison
 
 
 def plot_curves(comparison: Comparison) -> Path:

@@ -27,12 +27,8 @@ def draw(outcome: Outcome) -> list[Path]:
     if outcome.is_empty:
         return []
     figure = DRAWERS.get(outcome.entry.kind, _draw_curves)(outcome)
-    figure.suptitle(_wrapped(outcome.title), fontsize=8, color=SOFT, x=0.01, ha="left")
+    figure.suptitle(outcome.title.replace("; ", "\n"), fontsize=8, color=SOFT, x=0.01, ha="left")
     return save(figure, outcome.folder / outcome.entry.name)
-
-
-def _wrapped(text: str) -> str:
-    return "\n".join(part.strip() for part in text.split(";"))
 
 
 def _draw_curves(outcome: Outcome) -> Any:

@@ -6,12 +6,9 @@ can join: a PyTorch module, a JAX function, a scikit-learn regressor, thirty lin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from fedal.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedal.lazy import Tensor, torch
 
 Mode = Literal["train", "eval", "frozen"]
 """What BatchNorm does in a pass. `train`: batch statistics, the running averages move. `frozen`: batch statistics, the
@@ -47,23 +44,18 @@ class Learner(Protocol):
 
     def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
         """Detached logits of a batch; the pass stays pending until `learn` or `forget`.  -> (B, K)"""
-        ...
 
     def learn(self, *dlogits: Tensor) -> None:
         """ONE optimizer step for all pending passes: a gradient of the mean loss per pass, in call order."""
-        ...
 
     def forget(self) -> None:
         """Drop pending passes: the exchange failed or the round is rolled back."""
-        ...
 
     def frozen(self, mode: Mode = "train") -> Frozen:
         """A fixed copy of the present self, used in `mode`; every buffer is restored after each call."""
-        ...
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits in evaluation mode; allowed while a pass is pending."""
-        ...
 
     def state_dict(self) -> State: ...
 
@@ -82,7 +74,6 @@ class FeatureLearner(Learner, Protocol):
 
         None for a pass whose logits have no gradient.
         """
-        ...
 
 
 class WeightLearner(Learner, Protocol):

@@ -42,12 +42,8 @@ class FusedAdam:
             [],
             steps,
             lr=self._lr,
-            beta1=0.9,
-            beta2=0.999,
             weight_decay=self._weight_decay,
-            eps=1e-8,
-            amsgrad=False,
-            maximize=False,
+            **kernels.PLAIN_ADAM,
         )
 
     def slots(self, parameter: nn.Parameter) -> dict[str, Tensor]:

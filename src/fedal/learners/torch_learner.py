@@ -194,13 +194,11 @@ class TorchLearner:
 
     def _widened(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """What a part of the model makes of x, in the numbers of the run whatever it computes in."""
+        x = x.contiguous(memory_format=self._format) if x.dim() == 4 else x.contiguous()
         if not self.settings.bf16:
-            return function(self._formatted(x))
+            return function(x)
         with torch.autocast(x.device.type, torch.bfloat16):
-            return function(self._formatted(x)).to(x.dtype)
-
-    def _formatted(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=self._format) if x.dim() == 4 else x.contiguous()
+            return function(x).to(x.dtype)
 
 
 class TorchFrozen:

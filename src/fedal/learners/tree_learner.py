@@ -25,60 +25,55 @@ class TreeLearner(ArrayLearner):
         self._n_features, self._depth, self._step, self._max_trees = n_features, depth, step, max_trees
         self._taken = 0  # steps, which is more than trees once the cap is reached
         nodes = 2 ** (depth + 1) - 1
-        self._feature = np.zeros((0, nodes), np.int32)
-        self._threshold = np.zeros((0, nodes), np.float64)
-        self._children = np.zeros((0, nodes, 2), np.int32)
-        self._value = np.zeros((0, nodes, n_classes), np.float32)
+        self._trees: dict[str, Array] = {
+            "feature": np.zeros((0, nodes), np.int32),
+            "threshold": np.zeros((0, nodes), np.float64),
+            "children": np.zeros((0, nodes, 2), np.int32),
+            "value": np.zeros((0, nodes, n_classes), np.float32),
+        }
 
     def __len__(self) -> int:
-        return len(self._feature)
+        return len(self._trees["value"])
 
     def outputs(self, x: Array) -> Array:
         rows = self._rows(x)
+        feature, threshold, children, value = self._trees.values()
         trees, samples = np.arange(len(self))[:, None], np.arange(len(rows))[None, :]
         node = np.zeros((len(self), len(rows)), np.int32)  # of every tree and sample
         for _ in range(self._depth):
-            goes_right = rows[samples, self._feature[trees, node]] > self._threshold[trees, node]
-            node = self._children[trees, node, goes_right.astype(np.int32)]
-        total: Array = self._value[trees, node].sum(0)
+            goes_right = rows[samples, feature[trees, node]] > threshold[trees, node]
+            node = children[trees, node, goes_right.astype(np.int32)]
+        total: Array = value[trees, node].sum(0)
         return total
 
     def step(self, passes: list[Pass]) -> None:
         x = np.concatenate([self._rows(one.x) for one in passes])
         residuals = -len(x) * np.concatenate([one.dlogits for one in passes])  # of each sample's own loss
         tree = DecisionTreeRegressor(max_depth=self._depth, random_state=self._taken % 2**32).fit(x, residuals).tree_
-        n, nodes = tree.node_count, self._feature.shape[1]
         is_leaf = tree.children_left < 0
-        itself = np.arange(n)  # a leaf leads to itself: whoever arrives early stays
-        feature, threshold = np.zeros(nodes, np.int32), np.zeros(nodes)
-        children, value = np.zeros((nodes, 2), np.int32), np.zeros(self._value.shape[1:], np.float32)
-        feature[:n], threshold[:n] = np.where(is_leaf, 0, tree.feature), np.where(is_leaf, 0.0, tree.threshold)
-        children[:n, 0] = np.where(is_leaf, itself, tree.children_left)
-        children[:n, 1] = np.where(is_leaf, itself, tree.children_right)
-        value[:n] = self._step * tree.value[:, :, 0]
-        self._feature, self._threshold = self._with(self._feature, feature), self._with(self._threshold, threshold)
-        self._children, self._value = self._with(self._children, children), self._with(self._value, value)
+        itself = np.arange(tree.node_count)  # a leaf leads to itself: whoever arrives early stays
+        nodes = {
+            "feature": np.where(is_leaf, 0, tree.feature),
+            "threshold": np.where(is_leaf, 0.0, tree.threshold),
+            "children": np.where(is_leaf, itself, (tree.children_left, tree.children_right)).T,
+            "value": self._step * tree.value[:, :, 0],
+        }
+        for name, trees in self._trees.items():
+            new = np.zeros((1, *trees.shape[1:]), trees.dtype)
+            new[0, : tree.node_count] = nodes[name]
+            self._trees[name] = np.concatenate([trees, new])[-self._max_trees :]
         self._taken += 1
 
     def arrays(self) -> dict[str, Array]:
-        return {
-            "feature": self._feature,
-            "threshold": self._threshold,
-            "children": self._children,
-            "value": self._value,
-            "taken": np.array(self._taken),
-        }
+        return {**self._trees, "taken": np.array(self._taken)}
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
-        nodes = self._feature.shape[1]
         trees = len(arrays["feature"])
-        expected = [(trees, nodes), (trees, nodes), (trees, nodes, 2), (trees, *self._value.shape[1:])]
-        found = [arrays[name].shape for name in ("feature", "threshold", "children", "value")]
-        in_range = [(arrays["feature"], self._n_features), (arrays["children"], nodes)]
-        if found != expected or not all(((a >= 0) & (a < limit)).all() for a, limit in in_range):
+        fit = all(arrays[name].shape == (trees, *own.shape[1:]) for name, own in self._trees.items())
+        in_range = [(arrays["feature"], self._n_features), (arrays["children"], self._trees["children"].shape[1])]
+        if not fit or not all(((a >= 0) & (a < limit)).all() for a, limit in in_range):
             raise ConfigError("the saved trees do not fit this learner: other depth, inputs or classes.")
-        self._feature, self._threshold = arrays["feature"], arrays["threshold"]
-        self._children, self._value = arrays["children"], arrays["value"]
+        self._trees = {name: arrays[name] for name in self._trees}
         self._taken = int(arrays["taken"])
 
     def _rows(self, x: Array) -> Array:
@@ -86,7 +81,3 @@ class TreeLearner(ArrayLearner):
         if rows.shape[1] != self._n_features:
             raise ConfigError(f"samples have {rows.shape[1]} numbers; this learner was made for {self._n_features}.")
         return rows
-
-    def _with(self, trees: Array, new: Array) -> Array:
-        """The newest `max_trees` of the list with one more."""
-        return np.concatenate([trees[max(0, len(trees) + 1 - self._max_trees) :], new[None]])

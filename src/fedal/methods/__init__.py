@@ -9,17 +9,8 @@ import difflib
 import importlib
 
 from fedal.errors import ConfigError
-from fedal.messages import Leak
 from fedal.methods.method import Method
 from fedal.own_code import import_object, is_import_path
-
-FOLDERS = {  # folder -> what its methods may reveal besides all that is listed before it
-    "outputs": Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS,
-    "features": Leak.FEATURE_GEOMETRY | Leak.PUBLIC_FEATURES,
-    "statistics": Leak.CLASS_FEATURES | Leak.CLASS_OUTPUTS | Leak.LABEL_COUNTS | Leak.CLASS_INPUTS,
-    "samples": Leak.PRIVATE_OUTPUTS | Leak.PRIVATE_FEATURES | Leak.PRIVATE_LABELS,
-    "parameters": Leak.PARAMETERS | Leak.ARCHITECTURE,
-}
 
 MODULES = {
     "local": "fedal.methods.outputs.local",
@@ -42,11 +33,6 @@ MODULES = {
 }
 
 _own: dict[str, Method] = {}
-
-
-def folder_of(method: Method) -> str:
-    """Where a method belongs: in the last folder that it reveals anything of."""
-    return [folder for folder, leak in FOLDERS.items() if leak & method.reveals or folder == "outputs"][-1]
 
 
 def names() -> tuple[str, ...]:

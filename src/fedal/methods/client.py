@@ -1,6 +1,6 @@
 """The client's half of a method: a coroutine that yields what it uploads and receives what comes down.
 
-What must survive a round is in `state_dict()`; what belongs to a round is a local variable of that round. No
+What must survive a round is named in `kept`; what belongs to a round is a local variable of that round. No
 `torch.no_grad()` block may span a `yield`: that mode belongs to the thread, and another thread may resume.
 """
 
@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from fedal.data.streams import PrivateData, PrivateStack, PublicData
 from fedal.errors import NonFiniteError
 from fedal.finite import is_finite
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import FeatureLearner, Learner, Mode
 from fedal.losses import class_prior, d_cross_entropy, d_kl
 from fedal.messages import Message
+from fedal.methods.kept import Keeper
 from fedal.methods.options import MethodOptions
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.data.streams import PrivateData, PrivateStack, PublicData
-    from fedal.learners.base import FeatureLearner, Learner, Mode, State
 
 ClientRound = Generator[Message, Any, None]
 """Yields an upload, receives the reply to it."""
@@ -40,7 +37,7 @@ class ClientSetup:
     phase_done: Callable[[str], None] = lambda phase: None
 
 
-class ClientLogic:
+class ClientLogic(Keeper):
     """The client's half: owns a learner and private data, decides what it uploads."""
 
     def __init__(self, setup: ClientSetup) -> None:
@@ -48,6 +45,7 @@ class ClientLogic:
         self.learner = setup.learner
         self.private = cast("PrivateData", setup.private)  # of a stack: the same with a client axis in front
         self.hp: Any = setup.options
+        self.device = setup.private.label_counts.device
         self._public = setup.public
         self._phase_done = setup.phase_done
         self._log_prior: Tensor | None = None
@@ -69,13 +67,6 @@ class ClientLogic:
         if self._public is None or not isinstance(upload, Message) or not upload.about_batch:
             return None
         return self._public.drawn
-
-    def state_dict(self) -> State:
-        """What the method keeps between rounds besides the learner."""
-        return {}
-
-    def load_state_dict(self, state: State) -> None:
-        """Takes back what `state_dict` gave, and keeps none of its tensors: they may be pages of a file."""
 
     # the vocabulary of method files
 

@@ -38,8 +38,11 @@ class TransferOptions(PublicOptions):
 
 
 class PrivateOnlyOptions(MethodOptions):
-    """Options of methods without steps on public data."""
+    """Options of methods that exchange means per class and take no steps on public data."""
 
+    average: Literal["clients", "samples"] = Field(
+        "clients", description="how the server weighs the clients that have a class: alike, or by their samples of it"
+    )
     local_stages: int = Field(
         1, ge=1, le=2, description="2: as many steps per round as methods with a stage on public data, all on own data"
     )

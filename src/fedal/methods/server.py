@@ -1,23 +1,20 @@
 """The server's half of a method: a coroutine that receives all uploads and yields the replies.
 
-What must survive a round is in `state_dict()`; what belongs to a round is a local variable of that round.
+What must survive a round is named in `kept`; what belongs to a round is a local variable of that round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from fedal.lazy import torch
+from fedal.data.streams import PublicData
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import Learner
 from fedal.messages import Message
+from fedal.methods.kept import Keeper
 from fedal.methods.options import MethodOptions
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.data.streams import PublicData
-    from fedal.learners.base import Learner, State
 
 Uploads = Mapping[str, Any]
 """client id -> message, for those who answered."""
@@ -45,11 +42,12 @@ class ServerSetup:
     feature_width: int = 0  # d, where all clients must share it
 
 
-class ServerLogic:
+class ServerLogic(Keeper):
     """The server's half: sees ids and messages, nothing else. As it stands: a server that is never asked."""
 
     def __init__(self, setup: ServerSetup) -> None:
         self.hp: Any = setup.options
+        self.device = setup.device
         self.public = setup.public
         self.learner: Learner | None = None  # the server's own model, if it has one: evaluated beside the clients
         self.observed: dict[str, Tensor] = {}  # numbers about the last round, for the record; made anew every round
@@ -62,12 +60,6 @@ class ServerLogic:
     def expected_batch(self, t: int, i: int) -> str | None:
         """The digest of the public batch that exchange i of round t is about; None when it is about no batch."""
         return self.public.digest(t, i) if self.public is not None and i < self.hp.tau else None
-
-    def state_dict(self) -> State:
-        return {}
-
-    def load_state_dict(self, state: State) -> None:
-        """Takes back what `state_dict` gave, and keeps none of its tensors: they may be pages of a file."""
 
 
 def after(reply: Replies | None, stage: ServerRound) -> ServerRound:

@@ -5,10 +5,9 @@ Any `nn.Module` with `logits = model(x)` takes part in a run: name it `package.m
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
-from fedal.errors import ConfigError
+from fedal.errors import ConfigError, did_you_mean
 from fedal.lazy import torch
 from fedal.models.output_width import check_output_width
 from fedal.models.own import call_factory, load_factory
@@ -69,8 +68,7 @@ def find(name: str) -> ModelEntry:
     """The entry of a model by its exact name; raises ConfigError with the nearest name."""
     if name in MODELS:
         return MODELS[name]
-    nearest = difflib.get_close_matches(name.lower(), MODELS, n=1)
-    hint = f"Did you mean {nearest[0]}? " if nearest else ""
+    hint = did_you_mean(name, MODELS)
     raise ConfigError(
         f'unknown model "{name}". {hint}`fedal models` lists them; one of your own is named package.module:factory.'
     )

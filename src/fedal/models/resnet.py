@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from fedal.models.classifier import Classifier
@@ -50,9 +52,5 @@ class ResNet(Classifier):
         super().__init__(nn.Sequential(*layers), nn.Linear(width, n_classes), feature_width=width)
 
 
-def resnet18(input_shape: tuple[int, ...], n_classes: int) -> ResNet:
-    return ResNet((2, 2, 2, 2), input_shape, n_classes)
-
-
-def resnet34(input_shape: tuple[int, ...], n_classes: int) -> ResNet:
-    return ResNet((3, 4, 6, 3), input_shape, n_classes)
+resnet18 = partial(ResNet, (2, 2, 2, 2))
+resnet34 = partial(ResNet, (3, 4, 6, 3))

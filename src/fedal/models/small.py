@@ -6,6 +6,7 @@ All have 64 features, so that methods which exchange features can mix them.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from torch import nn
 
@@ -43,9 +44,5 @@ class SmallCNN(Classifier):
         super().__init__(body, nn.Linear(FEATURES, n_classes), feature_width=FEATURES)
 
 
-def cnn_small(input_shape: tuple[int, ...], n_classes: int) -> SmallCNN:
-    return SmallCNN(input_shape, n_classes, batch_norm=False)
-
-
-def cnn_small_bn(input_shape: tuple[int, ...], n_classes: int) -> SmallCNN:
-    return SmallCNN(input_shape, n_classes, batch_norm=True)
+cnn_small = partial(SmallCNN, batch_norm=False)
+cnn_small_bn = partial(SmallCNN, batch_norm=True)

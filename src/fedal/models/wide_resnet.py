@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from fedal.models.classifier import Classifier
@@ -48,13 +50,6 @@ class WideResNet(Classifier):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-def wrn_10_1(input_shape: tuple[int, ...], n_classes: int) -> WideResNet:
-    return WideResNet(10, 1, input_shape, n_classes)
-
-
-def wrn_10_2(input_shape: tuple[int, ...], n_classes: int) -> WideResNet:
-    return WideResNet(10, 2, input_shape, n_classes)
-
-
-def wrn_16_1(input_shape: tuple[int, ...], n_classes: int) -> WideResNet:
-    return WideResNet(16, 1, input_shape, n_classes)
+wrn_10_1 = partial(WideResNet, 10, 1)
+wrn_10_2 = partial(WideResNet, 10, 2)
+wrn_16_1 = partial(WideResNet, 16, 1)

@@ -15,14 +15,21 @@ from fedal.config import Config
 from fedal.data.streams import PrivateData, PrivateStack, Samples
 from fedal.data.world import World
 from fedal.engine.loop import Federation, Watch, Workers
-from fedal.engine.player import LocalPlayer, Player, StackPlayer
-from fedal.engine.ray import PhaseDone, RayCluster
+from fedal.engine.player import Elsewhere, LocalPlayer, PhaseDone, Player, StackPlayer
 from fedal.learners.base import Learner
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner
 from fedal.methods.client import ClientLogic
 from fedal.precision import dtype_of
-from fedal.simulate.build import axis_lengths, build_client, build_learner, build_server, model_of, private_data
+from fedal.simulate.build import (
+    axis_lengths,
+    build_client,
+    build_federation,
+    build_learner,
+    build_server,
+    model_of,
+    private_data,
+)
 from fedal.simulate.checks import refuse_misfits, refuse_unfit_task
 from fedal.simulate.stacking import stacks
 from fedal.theory.view import FederationView
@@ -69,7 +76,7 @@ def assemble(
     workers: Workers,
     *,
     own_models: OwnModels | None = None,
-    cluster: RayCluster | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Assembly:
     """Everything is checked here that can be checked before training: widths, randomness, what learners can do."""
     refuse_unfit_task(config, world.task)
@@ -80,22 +87,22 @@ def assemble(
         for table in config.client_tables
         for name in [str(table.name)]
     }
-    # Actors make learners of their own: here one of each kind is enough to see what it can do.
-    made_here = list(models) if cluster is None else list({model: name for name, model in models.items()}.values())
+    # Other processes make learners of their own: here one of each kind is enough to see what it can do.
+    made_here = list(models) if elsewhere is None else list({model: name for name, model in models.items()}.values())
     learners = {name: staged.learner(name, models[name], own.get(name)) for name in made_here}
     width = refuse_misfits(method, learners, models)
     phase_done: PhaseDone = lambda client, phase: watch.phase_done(client, phase)  # noqa: E731 - it may be replaced
     players: list[Player]
-    if cluster is None:
+    if elsewhere is None:
         players = _players(config, world, models, learners, staged, phase_done)
     else:
         make = partial(build_clients, config.to_toml(), world, models)
-        remote = cluster.place(config.client_names, make, phase_done)
-        learners = {player.names[0]: cast(Learner, player.learner) for player in remote}
+        remote = elsewhere.place(config.client_names, make, phase_done)
+        learners = {player.names[0]: player.learner for player in remote}
         players = [*remote]
     server = build_server(config, world.task, staged.public, models, width)
     wire = Wire(method.up, method.down, axis_lengths(config, world.task, width), dtype_of(config.precision))
-    federation = Federation(config.client_names, players, server, wire, workers, watch)
+    federation = build_federation(config, players, server, wire, workers, watch)
     return Assembly(federation, learners, models, FederationView(config, world, federation, learners, workers))
 
 
@@ -112,7 +119,9 @@ def _players(
     single = dict(learners)
     for names in stacks(config, models):
         members = {name: single.pop(name) for name in names}
-        together = StackedLearner([cast(TorchLearner, own) for own in members.values()], len(world.input_shape))
+        together = StackedLearner(
+            [cast(TorchLearner, own) for own in members.values()], len(world.dataset.sample_shape)
+        )
         private = PrivateStack([staged.private(name) for name in names])
 
         def all_done(phase: str, names: tuple[str, ...] = names) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import torch
@@ -15,6 +15,8 @@ from torch import nn
 from fedal.config import Config
 from fedal.data.streams import PrivateData, PrivateStack, PublicData, Samples
 from fedal.data.world import Task
+from fedal.engine.loop import Federation, Watch, Workers
+from fedal.engine.player import Player
 from fedal.learners.base import Learner
 from fedal.learners.probe import refuse_hidden_randomness
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
@@ -24,6 +26,7 @@ from fedal.models import build, check_output_width, largest
 from fedal.precision import dtype_of
 from fedal.seeding import BatchStream, Indices, philox_key, raw_bits, torch_seeded
 from fedal.simulate.checks import refuse_incomplete
+from fedal.wire import Wire
 
 OWNS_MODELS = {"server-model", "weights"}
 
@@ -85,6 +88,18 @@ def build_server(
             feature_width=feature_width,
         )
     )
+
+
+def build_federation(
+    config: Config,
+    players: Iterable[Player],
+    server: ServerLogic,
+    wire: Wire,
+    workers: Workers,
+    watch: Watch | None = None,
+) -> Federation:
+    """The federation that the config describes, wherever its players are."""
+    return Federation(config.client_names, players, server, wire, workers, watch)
 
 
 def axis_lengths(config: Config, task: Task, feature_width: int) -> dict[str, int]:

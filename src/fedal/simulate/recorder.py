@@ -13,7 +13,7 @@ import torch
 
 from fedal.messages import Outputs
 from fedal.methods.server import Uploads, stack_outputs
-from fedal.metrics import disagreement
+from fedal.metrics import TESTED, disagreement
 from fedal.records.rows import Moment, Record, is_recorded, over_clients
 from fedal.simulate.assemble import Assembly
 from fedal.theory.instruments import Panel, mean_over_clients
@@ -27,7 +27,7 @@ class _Observations:
     recorded: bool = False
     wanted: bool = False
     disagreements: list[torch.Tensor] = field(default_factory=list)
-    after_local: dict[str, float] = field(default_factory=dict)
+    after_local: Columns = field(default_factory=dict)
 
     def disagreement(self) -> float | None:
         return float(torch.stack(self.disagreements).mean()) if self.disagreements else None
@@ -62,13 +62,12 @@ class Recorder:
             self._write(self._moment(rounds, "after_local"), in_order, extra, present, seconds)
         measured = self._panel.ends()
         extra |= mean_over_clients(measured)
-        accuracies = self._view.test_accuracies(some)
-        self._write(self._moment(rounds), accuracies, extra, present, seconds, measured)
+        self._write(self._moment(rounds), self._view.evaluate_all(some), extra, present, seconds, measured)
 
     def final(self, rounds: int, seconds: float) -> dict[str, Any]:
         """Writes the rows that tables use: all clients on the whole test set. Gives that of the run."""
-        accuracies, extra = self._view.test_accuracies(self._view.all_tests), self._extra(self._view.all_tests)
-        return self._write(self._moment(rounds, final=True), accuracies, extra, list(accuracies), seconds)
+        tested, extra = self._view.evaluate_all(self._view.all_tests), self._extra(self._view.all_tests)
+        return self._write(self._moment(rounds, final=True), tested, extra, list(tested), seconds)
 
     def state_dict(self) -> dict[str, Any]:
         observed = self._federation.server.observed
@@ -89,7 +88,7 @@ class Recorder:
         if not self._seen.recorded or phase != "after_local":
             return
         if self._config.eval_after_local:
-            self._seen.after_local[client] = self._view.client_accuracy(client, self._view.some_tests)
+            self._seen.after_local[client] = self._view.evaluate(client, self._view.some_tests)
         self._panel.trained(client)
 
     def _exchanged(self, uploads: Uploads) -> None:
@@ -116,26 +115,27 @@ class Recorder:
     def _write(
         self,
         moment: Moment,
-        accuracies: Mapping[str, float],
+        tested: Columns,
         extra: Mapping[str, float],
         present: list[str],
         seconds: float,
         columns: Columns | None = None,
     ) -> dict[str, Any]:
-        tested = {"test_samples": len(self._view.all_tests if moment.final else self._view.some_tests)}
+        on = {"test_samples": len(self._view.all_tests if moment.final else self._view.some_tests)}
         clients = {
             client: {
                 "model": self._models[client],
                 "private_samples": len(self._view.world.clients[client]),
-                "test_accuracy": value,
-                **tested,
+                **values,
+                **on,
                 **(columns or {}).get(client, {}),
             }
-            for client, value in accuracies.items()
+            for client, values in tested.items()
         }
-        measured = {**over_clients("test_accuracy", list(accuracies.values())), **tested}
+        columns_of = {name: [values[name] for values in tested.values()] for name in TESTED}
+        measured = {key: value for name, each in columns_of.items() for key, value in over_clients(name, each).items()}
         row = self._record.write(
-            moment, self._federation.wire, present, seconds, measured=measured, extra=extra, clients=clients
+            moment, self._federation.wire, present, seconds, measured=measured | on, extra=extra, clients=clients
         )
         self._tell(row)
         return row

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fedal import methods
 from fedal.config import Config
 from fedal.data.dataset import Dataset
-from fedal.engine.ray import ActorLost, RayCluster, ray_cluster
+from fedal.engine.player import Elsewhere, PlayerLost
+from fedal.engine.ray import ray_cluster
 from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError
 from fedal.machine import refuse_windows
@@ -129,8 +130,8 @@ def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, mo
 
 
 @contextmanager
-def _engine(config: Config, models: OwnModels | None) -> Iterator[tuple[ThreadWorkers, RayCluster | None]]:
-    """Threads of this process, and the Ray cluster that they speak to if the clients are there."""
+def _engine(config: Config, models: OwnModels | None) -> Iterator[tuple[ThreadWorkers, Elsewhere | None]]:
+    """Threads of this process, and the other processes that they speak to if the clients are there."""
     if config.engine == "threads":
         with thread_workers(config.workers) as workers:
             yield workers, None
@@ -149,12 +150,12 @@ def _engine(config: Config, models: OwnModels | None) -> Iterator[tuple[ThreadWo
 
 
 def _play_to_the_end(session: Session, *, grows: bool = False) -> None:
-    """When an actor dies, the run goes on from the newest checkpoint with new actors, as a resumed one does."""
+    """When a process of clients dies, the run goes on from the newest checkpoint, as a resumed one does."""
     for life in itertools.count(1):
         try:
             session.play(grows=grows and life == 1)
             return
-        except ActorLost as lost:
+        except PlayerLost as lost:
             if life == MAX_LIVES:
                 raise
             session.listener.warned(f"{lost}. Going on from the newest checkpoint with new actors.")

@@ -14,7 +14,7 @@ from typing import Any, Self
 from fedal.config import Config
 from fedal.data.world import World
 from fedal.durable import sync_folder, write_atomically
-from fedal.engine.ray import RayCluster
+from fedal.engine.player import Elsewhere
 from fedal.engine.threads import ThreadWorkers
 from fedal.errors import FedalError, RunError, Stopped
 from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
@@ -62,13 +62,15 @@ class Session:
     world: World
     listener: Listener
     workers: ThreadWorkers
-    cluster: RayCluster | None  # that the threads speak to if the clients are there
+    elsewhere: Elsewhere | None  # other processes that the threads speak to if the clients are there
     models: OwnModels | None = None
     own_data: bool = False  # given in Python: not in the folder
 
     def __post_init__(self) -> None:
         refuse_missing_device(self.config.device)
-        self._assembly = assemble(self.config, self.world, self.workers, own_models=self.models, cluster=self.cluster)
+        self._assembly = assemble(
+            self.config, self.world, self.workers, own_models=self.models, elsewhere=self.elsewhere
+        )
         self._seconds_before = 0.0
         self._started = self._saved_at = time.monotonic()
         self._save_cost_s = 0.0
@@ -103,7 +105,7 @@ class Session:
                 {
                     **describe_environment(),
                     "clients": self._assembly.model_names,
-                    "input_shape": list(self.world.input_shape),
+                    "input_shape": list(data.sample_shape),
                     "n_classes": data.n_classes,
                     "data": f"{data.name}: {data.provenance}" if data.provenance else data.name,
                     "data_given_in_python": self.own_data,

@@ -41,20 +41,19 @@ class Gradients:
         self._view, self._options = view, view.config.options
         self._kind = view.config.method_object().client
         self._temperature = getattr(self._options, "temperature", 1.0)
-        self._clear()
-
-    def _clear(self) -> None:
         self._start: dict[str, nn.Module] = {}
         self._half: dict[str, nn.Module] = {}
 
     # the three moments
 
     def begins(self) -> None:
-        self._clear()
-        self._start = {client: copy.deepcopy(module) for client, module in self._modules().items()}
+        self._start, self._half = copy.deepcopy(self._modules()), {}
         self._outputs = answers(self._view.learners.values(), self._view.public)
         self._utility = self._utility_gradients(self._outputs)
-        self._server = {} if self._view.discriminator is None else self._discriminator_row()
+        self._server = {}
+        if self._view.discriminator is not None:
+            whole = self._discriminator_gradient(self._view.clients, self._outputs)
+            self._server = {"discriminator_gradient": whole.norm_sq}
 
     def trained(self, client: str) -> None:
         if client in self._start:
@@ -68,7 +67,7 @@ class Gradients:
         if self._view.discriminator is not None:
             for client, row in rows.items():
                 row["variance_n"] = self._discriminator_gradient([client], outputs, stray=True).variance
-        self._clear()
+        self._start, self._half = {}, {}
         return {**rows, SERVER: self._server} if self._server else rows
 
     # one client
@@ -151,10 +150,6 @@ class Gradients:
         if discriminator is None or not self._weight("adversarial"):
             return None
         return discriminator.utility_grads(outputs, self._view.clients)
-
-    def _discriminator_row(self) -> dict[str, float]:
-        whole = self._discriminator_gradient(self._view.clients, self._outputs)
-        return {"discriminator_gradient": whole.norm_sq}
 
     def _discriminator_gradient(self, clients: list[str], outputs: Tensor, stray: bool = False) -> Gradient:
         """The gradient in w of U over the outputs of `clients` (of -U, which has the same size)."""

@@ -8,7 +8,7 @@ only `seconds` grows. `fedal analyse` plays one further round, with all of them 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Protocol
 
@@ -22,18 +22,15 @@ class Instrument(Protocol):
 
     def begins(self) -> None:
         """A round is about to begin."""
-        ...
 
     def trained(self, client: str) -> None:
         """A client has ended its local training. Called in the thread of that client."""
-        ...
 
     def ends(self) -> Columns:
         """The round is over: what was measured in it."""
-        ...
 
 
-class Forgetting:
+class Forgetting(Instrument):
     """Accuracy on global data around the local phase, and on own training data around the transfer."""
 
     def __init__(self, view: FederationView) -> None:
@@ -56,7 +53,7 @@ class Forgetting:
         return {n: {**self._rows[n], "own_after_transfer": a} for n, a in zip(trained, after, strict=True)}
 
     def _on_global(self, client: str) -> float:
-        return self._view.client_accuracy(client, self._view.some_tests)
+        return self._view.evaluate(client, self._view.some_tests)["test_accuracy"]
 
     def _on_own(self, client: str) -> float:
         x, y = self._view.private[client]
@@ -64,22 +61,18 @@ class Forgetting:
         return float((named == y).double().mean())
 
 
-class Zeta:
+class Zeta(Instrument):
     """zeta_n of every client on the public set, in evaluation mode, at the end of the round."""
 
     def __init__(self, view: FederationView) -> None:
         self._view = view
-
-    def begins(self) -> None: ...
-
-    def trained(self, client: str) -> None: ...
 
     def ends(self) -> Columns:
         measured = zeta(answers(self._view.learners.values(), self._view.public))
         return {n: {"zeta": float(value)} for n, value in zip(self._view.clients, measured, strict=True)}
 
 
-INSTRUMENTS: dict[str, type[Forgetting] | type[Zeta] | type[Gradients]] = {
+INSTRUMENTS: dict[str, Callable[[FederationView], Instrument]] = {
     "forgetting": Forgetting,
     "zeta": Zeta,
     "gradients": Gradients,
@@ -90,7 +83,7 @@ class Panel:
     """The instruments of a run."""
 
     def __init__(self, names: Sequence[str], view: FederationView) -> None:
-        self._instruments: list[Instrument] = [INSTRUMENTS[name](view) for name in names]
+        self._instruments = [INSTRUMENTS[name](view) for name in names]
 
     def begins(self) -> None:
         for instrument in self._instruments:

@@ -33,9 +33,9 @@ def train_reference(config: Config, world: World, steps: int) -> TorchLearner:
     Any model gives an upper estimate of lambda_n; a better trained one gives a smaller estimate.
     """
     data = world.dataset
-    name = largest(world.task.candidates, world.input_shape, data.n_classes)
+    name = largest(world.task.candidates, data.sample_shape, data.n_classes)
     with torch_seeded(config.seed, "weights", "reference"):
-        model = build(name, world.input_shape, data.n_classes)
+        model = build(name, data.sample_shape, data.n_classes)
     learner = TorchLearner(model, TorchSettings(lr=config.lr), seed=config.seed, dtype=dtype_of(config.precision))
     everybody = np.unique(np.concatenate(list(world.clients.values())))
     stream = BatchStream(len(everybody), REFERENCE_BATCH, config.seed, "reference")

@@ -18,7 +18,7 @@ from fedal.engine.player import LocalPlayer
 from fedal.errors import FedalError
 from fedal.learners.base import Learner
 from fedal.methods.client import ClientLogic
-from fedal.metrics import accuracy, stratified_subset
+from fedal.metrics import accuracy, evaluate, stratified_subset
 from fedal.precision import dtype_of
 from fedal.seeding import Indices, philox_key, raw_bits
 
@@ -67,14 +67,14 @@ class FederationView:
         """Of a model on test samples."""
         return accuracy(learner, self._tests, self._test_labels, indices)
 
-    def test_accuracies(self, indices: Tensor) -> dict[str, float]:
-        """client -> accuracy of its model on test samples."""
-        found = self.workers.map(lambda client: self.client_accuracy(client, indices), self.clients)
+    def evaluate_all(self, indices: Tensor) -> Columns:
+        found = self.workers.map(lambda client: self.evaluate(client, indices), self.clients)
         return dict(zip(self.clients, found, strict=True))
 
-    def client_accuracy(self, client: str, indices: Tensor) -> float:
+    def evaluate(self, client: str, indices: Tensor) -> dict[str, float]:
+        """All that is measured of a client's model on test samples."""
         try:
-            return self.test_accuracy(self.learners[client], indices)
+            return evaluate(self.learners[client], self._tests, self._test_labels, indices)
         except FedalError as error:
             raise type(error)(f'client "{client}": {error}') from None
 

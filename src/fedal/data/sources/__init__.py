@@ -9,7 +9,7 @@ from fedal.data.sources.cinic10 import CINIC10
 from fedal.data.sources.digits import DIGITS
 from fedal.data.sources.idx import FASHION_MNIST, MNIST
 from fedal.data.sources.svhn import SVHN
-from fedal.errors import DataError
+from fedal.errors import DataError, did_you_mean
 
 SOURCES: dict[str, Source] = {
     source.name: source for source in (DIGITS, MNIST, FASHION_MNIST, SVHN, CIFAR10, CINIC10, CELEBA)
@@ -20,8 +20,4 @@ def find(name: str) -> Source:
     """The source of this name, or an error with the nearest one."""
     if name in SOURCES:
         return SOURCES[name]
-    from difflib import get_close_matches
-
-    near = get_close_matches(name.lower().replace("_", "-"), SOURCES, n=1, cutoff=0.5)
-    guess = f"Did you mean {near[0]}? " if near else ""
-    raise DataError(f"unknown data set {name!r}. {guess}Known: {', '.join(SOURCES)}.")
+    raise DataError(f"unknown data set {name!r}. {did_you_mean(name, SOURCES)}Known: {', '.join(SOURCES)}.")

@@ -9,12 +9,11 @@ The publisher has no checksum for the single images, so they are verified by the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fedal.data.dataset import Dataset, Floats, normalise
+from fedal.data.dataset import Arrays, Floats, normalise
 from fedal.data.files import File, Folder
 from fedal.data.image import read_image
 from fedal.data.source import Layout, Paper, Source
@@ -31,41 +30,26 @@ ALIGNED_SIZE = (178, 218)
 MEAN = STD = (0.5, 0.5, 0.5)
 
 
-@dataclass(frozen=True)
-class _Samples:
-    names: list[str]
-    labels: list[int]
-    users: list[int]
-
-
-def read(root: Path, max_users: int | None = None) -> Dataset:
+def read(root: Path, max_users: int | None = None) -> Arrays:
     """Decodes at most `max_users` celebrities, in the order of their numbers (which mean nothing)."""
     smiling = _read_target(root / ATTRIBUTES.path)
     images_of = _read_identities(root / IDENTITIES.path)
     celebrities = sorted(user for user, images in images_of.items() if len(images) >= MIN_IMAGES)
     if not celebrities:
         raise DataError(f"{root / IDENTITIES.path}: no celebrity has {MIN_IMAGES} images or more. Get the file again.")
-    train, test = _Samples([], [], []), _Samples([], [], [])
+    train: list[tuple[str, int]] = []  # image and user
+    test: list[tuple[str, int]] = []
     for user in celebrities[:max_users]:
-        images = sorted(images_of[user])
+        images = [(image, user) for image in sorted(images_of[user])]
         n_test = max(1, len(images) // 10)  # the last tenth in the order of file names, at least one
-        for samples, part in ((train, images[:-n_test]), (test, images[-n_test:])):
-            for image in part:
-                if image not in smiling:
-                    raise DataError(f"{root / ATTRIBUTES.path}: no line for {image}, which {IDENTITIES.path} names.")
-                samples.names.append(image)
-                samples.labels.append(smiling[image])
-                samples.users.append(user)
-    return Dataset(
-        name="celeba",
-        train_x=_decode(root / IMAGES.path, train.names),
-        train_y=np.array(train.labels, np.int64),
-        test_x=_decode(root / IMAGES.path, test.names),
-        test_y=np.array(test.labels, np.int64),
-        n_classes=2,
-        users=np.array(train.users, np.int64),
-        class_names=("not smiling", "smiling"),
-    )
+        train += images[:-n_test]
+        test += images[-n_test:]
+    for image, _ in train + test:
+        if image not in smiling:
+            raise DataError(f"{root / ATTRIBUTES.path}: no line for {image}, which {IDENTITIES.path} names.")
+    train_y, test_y = (np.array([smiling[image] for image, _ in part], np.int64) for part in (train, test))
+    train_x, test_x = (_decode(root / IMAGES.path, [image for image, _ in part]) for part in (train, test))
+    return Arrays(train_x, train_y, test_x, test_y, users=np.array([user for _, user in train], np.int64))
 
 
 def _read_target(path: Path) -> dict[str, int]:
@@ -125,6 +109,7 @@ CELEBA = Source(
     train_samples=None,
     test_samples=None,
     layouts=(Layout((ATTRIBUTES, IDENTITIES, IMAGES), read),),
+    class_names=("not smiling", "smiling"),
     models=("celeba-cnn",),
     paper=Paper(clients=20, iterations=10_000, lr=1e-4),
     partition="by-user",

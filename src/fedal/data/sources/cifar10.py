@@ -14,38 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from fedal.data.dataset import Dataset, Ints, Pixels, normalise
+from fedal.data.dataset import Arrays, Ints, Pixels, normalise
 from fedal.data.files import File
 from fedal.data.source import Download, Layout, Paper, Source
 from fedal.errors import DataError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
-BINARY_MD5 = (
-    "5dd7e06a14cb22eb9f671a540d1b7c25",
-    "5ea93a67294ea407fff1d09f752e9692",
-    "942cd6a4bcdd0dd3c604fbe906cb4421",
-    "ae636b3ba5c66a11e91e8cb52e771fcb",
-    "53f37980c15c3d472c316c40844f3f0d",
-    "803d5f7f4d78ea53de84dbe85f74fb6d",
-)
-PICKLED_MD5 = (
-    "c99cafc152244af753f735de768cd75f",
-    "d4bba439e000b95fd0a9bffe97cbabec",
-    "54ebc095f3ab1f0389bbae665268c751",
-    "634d18415352ddfa80567beed471001a",
-    "482c414d41f54cd18b22e5b47cb7c3cb",
-    "40351d587109b95175f43aff81a1287e",
-)
+BATCHES = {  # the last one is the test set; checksums of the binary and the Python version
+    "data_batch_1": ("5dd7e06a14cb22eb9f671a540d1b7c25", "c99cafc152244af753f735de768cd75f"),
+    "data_batch_2": ("5ea93a67294ea407fff1d09f752e9692", "d4bba439e000b95fd0a9bffe97cbabec"),
+    "data_batch_3": ("942cd6a4bcdd0dd3c604fbe906cb4421", "54ebc095f3ab1f0389bbae665268c751"),
+    "data_batch_4": ("ae636b3ba5c66a11e91e8cb52e771fcb", "634d18415352ddfa80567beed471001a"),
+    "data_batch_5": ("53f37980c15c3d472c316c40844f3f0d", "482c414d41f54cd18b22e5b47cb7c3cb"),
+    "test_batch": ("803d5f7f4d78ea53de84dbe85f74fb6d", "40351d587109b95175f43aff81a1287e"),
+}
 BINARY = tuple(
-    File(f"cifar-10-batches-bin/{batch}.bin", f"md5:{md5}", 30_730_000)
-    for batch, md5 in zip(BATCHES, BINARY_MD5, strict=True)
+    File(f"cifar-10-batches-bin/{batch}.bin", f"md5:{md5}", 30_730_000) for batch, (md5, _) in BATCHES.items()
 )
-PICKLED = tuple(
-    File(f"cifar-10-batches-py/{batch}", f"md5:{md5}") for batch, md5 in zip(BATCHES, PICKLED_MD5, strict=True)
-)
+PICKLED = tuple(File(f"cifar-10-batches-py/{batch}", f"md5:{md5}") for batch, (_, md5) in BATCHES.items())
 ARCHIVE = File("cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530")
 
 
@@ -85,29 +73,23 @@ def _parse_pickle(content: bytes) -> tuple[Pixels, Ints]:
     return data.reshape(-1, 3, 32, 32), labels.astype(np.int64)
 
 
-def _reader(files: tuple[File, ...], parse: Callable[[bytes], tuple[Pixels, Ints]]) -> Callable[[Path], Dataset]:
-    def parse_file(path: Path) -> tuple[Pixels, Ints]:
-        try:
-            images, labels = parse(path.read_bytes())
-        except Exception as error:  # a damaged pickle can fail in any way
-            raise DataError(f"{path}: not a CIFAR-10 batch: {error}. Type: fedal data fetch cifar10") from error
-        if labels.size == 0 or labels.min() < 0 or labels.max() > 9:
-            raise DataError(f"{path}: labels outside 0..9 or none at all. Type: fedal data fetch cifar10")
-        return images, labels
+def _read_batch(path: Path, parse: Callable[[bytes], tuple[Pixels, Ints]]) -> tuple[Pixels, Ints]:
+    try:
+        images, labels = parse(path.read_bytes())
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise DataError(f"{path}: not a CIFAR-10 batch: {error}. Type: fedal data fetch cifar10") from error
+    if labels.size == 0 or labels.min() < 0 or labels.max() > 9:
+        raise DataError(f"{path}: labels outside 0..9 or none at all. Type: fedal data fetch cifar10")
+    return images, labels
 
-    def read(root: Path) -> Dataset:
-        *train, test = (parse_file(root / file.path) for file in files)
-        return Dataset(
-            name="cifar10",
-            train_x=normalise(np.concatenate([images for images, _ in train]), MEAN, STD),
-            train_y=np.concatenate([labels for _, labels in train]),
-            test_x=normalise(test[0], MEAN, STD),
-            test_y=test[1],
-            n_classes=10,
-            class_names=CLASSES,
-        )
 
-    return read
+def _layout(files: tuple[File, ...], parse: Callable[[bytes], tuple[Pixels, Ints]]) -> Layout:
+    def read(root: Path) -> Arrays:
+        *train, (test_images, test_y) = (_read_batch(root / file.path, parse) for file in files)
+        images, train_y = (np.concatenate(parts) for parts in zip(*train, strict=True))
+        return Arrays(normalise(images, MEAN, STD), train_y, normalise(test_images, MEAN, STD), test_y)
+
+    return Layout(files, read)
 
 
 CIFAR10 = Source(
@@ -117,7 +99,8 @@ CIFAR10 = Source(
     sample_shape=(3, 32, 32),
     train_samples=50_000,
     test_samples=10_000,
-    layouts=(Layout(BINARY, _reader(BINARY, _parse_binary)), Layout(PICKLED, _reader(PICKLED, _parse_pickle))),
+    layouts=(_layout(BINARY, _parse_binary), _layout(PICKLED, _parse_pickle)),
+    class_names=CLASSES,
     models=("resnet18", "resnet34"),
     paper=Paper(clients=15),
     downloads=(Download(f"https://www.cs.toronto.edu/~kriz/{ARCHIVE.path}", ARCHIVE, is_archive=True),),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedal.data.dataset import Dataset, Ints, Pixels, normalise
+from fedal.data.dataset import Arrays, Floats, Ints, normalise
 from fedal.data.files import File, Folder
 from fedal.data.image import read_image
 from fedal.data.source import Download, Layout, Paper, Source
@@ -22,24 +22,18 @@ MEAN, STD = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.258
 ARCHIVE = File("CINIC-10.tar.gz", "md5:6ee4d0c996905fe93221de577967a372")
 
 
-def _read_split(folder: Path) -> tuple[Pixels, Ints]:
+def _read_split(folder: Path) -> tuple[Floats, Ints]:
     """Classes in alphabetical order, files in the order of their names: the same everywhere."""
     paths = [sorted((folder / label).glob("*.png")) for label in CLASSES]
     labels = np.repeat(np.arange(len(CLASSES)), [len(of_class) for of_class in paths])
     images = np.empty((len(labels), 3, 32, 32), np.uint8)
     for i, path in enumerate(path for of_class in paths for path in of_class):
         images[i] = read_image(path, size=(32, 32)).transpose(2, 0, 1)
-    return images, labels.astype(np.int64)
+    return normalise(images, MEAN, STD), labels.astype(np.int64)
 
 
-def read(root: Path) -> Dataset:
-    train_images, train_y = _read_split(root / "train")
-    train_x = normalise(train_images, MEAN, STD)
-    del train_images
-    test_images, test_y = _read_split(root / "test")
-    return Dataset(
-        "cinic10", train_x, train_y, normalise(test_images, MEAN, STD), test_y, n_classes=10, class_names=CLASSES
-    )
+def read(root: Path) -> Arrays:
+    return Arrays(*_read_split(root / "train"), *_read_split(root / "test"))
 
 
 CINIC10 = Source(
@@ -54,6 +48,7 @@ CINIC10 = Source(
             tuple(Folder(f"{split}/{label}", ".png", IMAGES_PER_CLASS) for split in SPLITS for label in CLASSES), read
         ),
     ),
+    class_names=CLASSES,
     models=("resnet18", "resnet34"),
     paper=Paper(clients=10, iterations=10_000),
     downloads=(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedal.data.dataset import Dataset
+from fedal.data.dataset import Arrays
 from fedal.data.files import File
 from fedal.data.source import Layout, Source
 from fedal.errors import DataError
@@ -23,7 +23,7 @@ CSV = File(
 MEAN, STD = 0.3052, 0.3763  # of the 1,437 training images after division by 16
 
 
-def read(root: Path) -> Dataset:
+def read(root: Path) -> Arrays:
     """Pixels 0..16 become (pixel / 16 - MEAN) / STD."""
     path = root / CSV.path
     try:
@@ -33,15 +33,7 @@ def read(root: Path) -> Dataset:
         raise DataError(f"{path}: not a table of 65 numbers per line ({error}). Type: {DIGITS.repair}") from error
     x = (pixels.reshape(-1, 1, 8, 8) / np.float32(16) - np.float32(MEAN)) / np.float32(STD)
     is_test = np.arange(len(labels)) % 5 == 0
-    return Dataset(
-        name="digits",
-        train_x=x[~is_test],
-        train_y=labels[~is_test],
-        test_x=x[is_test],
-        test_y=labels[is_test],
-        n_classes=10,
-        class_names=tuple("0123456789"),
-    )
+    return Arrays(x[~is_test], labels[~is_test], x[is_test], labels[is_test])
 
 
 def _package_folder() -> Path:
@@ -64,6 +56,7 @@ DIGITS = Source(
     train_samples=1_437,
     test_samples=360,
     layouts=(Layout((CSV,), read),),
+    class_names=tuple("0123456789"),
     models=("mlp-small", "cnn-small", "cnn-small-bn"),
     public_size=300,
     home=_package_folder,

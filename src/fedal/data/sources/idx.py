@@ -8,17 +8,20 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedal.data.dataset import Dataset, Pixels, normalise
+from fedal.data.dataset import Arrays, Pixels, normalise
 from fedal.data.files import File
 from fedal.data.source import Download, Layout, Paper, Source
 from fedal.errors import DataError
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+UNPACKED_BYTES = (47_040_016, 60_008, 7_840_016, 10_008)
 
 FASHION_CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot")
 
@@ -45,62 +48,31 @@ def _read_array(path: Path, n_dimensions: int) -> Pixels:
         raise DataError(f"{path}: not a complete idx file ({error}). Replace it with the publisher's file.") from error
 
 
-def _read(root: Path, *, name: str, suffix: str, mean: float, std: float, class_names: tuple[str, ...]) -> Dataset:
+def _read(root: Path, *, suffix: str, mean: float, std: float) -> Arrays:
     train_x, train_y, test_x, test_y = (
         _read_array(root / (file + suffix), n_dimensions=3 if "images" in file else 1) for file in NAMES
     )
-    return Dataset(
-        name=name,
-        train_x=normalise(train_x[:, None], (mean,), (std,)),
-        train_y=train_y.astype(np.int64),
-        test_x=normalise(test_x[:, None], (mean,), (std,)),
-        test_y=test_y.astype(np.int64),
-        n_classes=10,
-        class_names=class_names,
-    )
+    train, test = (normalise(images[:, None], (mean,), (std,)) for images in (train_x, test_x))
+    return Arrays(train, train_y.astype(np.int64), test, test_y.astype(np.int64))
 
 
-def _packed(*md5_and_size: tuple[str, int]) -> tuple[File, ...]:
-    return tuple(File(f"{name}.gz", f"md5:{md5}", size) for name, (md5, size) in zip(NAMES, md5_and_size, strict=True))
-
-
-def _source(
-    *,
-    name: str,
-    summary: str,
-    url: str,
-    mean: float,
-    std: float,
-    class_names: tuple[str, ...],
-    packed: tuple[File, ...],
-    unpacked: tuple[str, ...],
-    paper: Paper,
-) -> Source:
-    plain = tuple(
-        File(file, f"md5:{md5}", size)
-        for file, md5, size in zip(NAMES, unpacked, (47_040_016, 60_008, 7_840_016, 10_008), strict=True)
-    )
-    read = partial(_read, name=name, mean=mean, std=std, class_names=class_names)
+def _source(url: str, mean: float, std: float, files: Sequence[tuple[str, int, str]], **facts: Any) -> Source:
+    """`files`: for each of NAMES the checksum and size of the packed file, and the checksum of the unpacked one."""
+    rows = list(zip(NAMES, files, UNPACKED_BYTES, strict=True))
+    packed = tuple(File(f"{name}.gz", f"md5:{md5}", size) for name, (md5, size, _), _ in rows)
+    plain = tuple(File(name, f"md5:{md5}", size) for name, (_, _, md5), size in rows)
+    read = partial(_read, mean=mean, std=std)
     return Source(
-        name=name,
-        summary=summary,
         n_classes=10,
         sample_shape=(1, 28, 28),
         train_samples=60_000,
         test_samples=10_000,
         layouts=(Layout(packed, partial(read, suffix=".gz")), Layout(plain, partial(read, suffix=""))),
         models=("lenet5",),
-        paper=paper,
         downloads=tuple(Download(url + file.path, file) for file in packed),
+        **facts,
     )
 
-
-MNIST_PACKED = _packed(
-    ("f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
-    ("d53e105ee54ea40749a09fcbcd1e9432", 28_881),
-    ("9fb629c4189551a2d022fa330f9573f3", 1_648_877),
-    ("ec29112dd5afa0611ce80d1b7f02629c", 4_542),
-)
 
 MNIST = _source(
     name="mnist",
@@ -109,21 +81,13 @@ MNIST = _source(
     mean=0.1307,
     std=0.3081,
     class_names=tuple("0123456789"),
-    packed=MNIST_PACKED,
-    unpacked=(
-        "6bbc9ace898e44ae57da46a324031adb",
-        "a25bea736e30d166cdddb491f175f624",
-        "2646ac647ad5339dbf082846283269ea",
-        "27ae3e4e09519cfbb04c329615203637",
+    files=(
+        ("f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422, "6bbc9ace898e44ae57da46a324031adb"),
+        ("d53e105ee54ea40749a09fcbcd1e9432", 28_881, "a25bea736e30d166cdddb491f175f624"),
+        ("9fb629c4189551a2d022fa330f9573f3", 1_648_877, "2646ac647ad5339dbf082846283269ea"),
+        ("ec29112dd5afa0611ce80d1b7f02629c", 4_542, "27ae3e4e09519cfbb04c329615203637"),
     ),
     paper=Paper(clients=10),
-)
-
-FASHION_PACKED = _packed(
-    ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880),
-    ("25c81989df183df01b3e8a0aad5dffbe", 29_515),
-    ("bef4ecab320f06d8554ea6380940ec79", 4_422_102),
-    ("bb300cfdad3c16e7a12a480ee83cd310", 5_148),
 )
 
 FASHION_MNIST = _source(
@@ -133,12 +97,10 @@ FASHION_MNIST = _source(
     mean=0.2860,
     std=0.3530,
     class_names=FASHION_CLASSES,
-    packed=FASHION_PACKED,
-    unpacked=(
-        "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        "9018921c3c673c538a1fc5bad174d6f9",
-        "8181f5470baa50b63fa0f6fddb340f0a",
-        "15d484375f8d13e6eb1aabb0c3f46965",
+    files=(
+        ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880, "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+        ("25c81989df183df01b3e8a0aad5dffbe", 29_515, "9018921c3c673c538a1fc5bad174d6f9"),
+        ("bef4ecab320f06d8554ea6380940ec79", 4_422_102, "8181f5470baa50b63fa0f6fddb340f0a"),
+        ("bb300cfdad3c16e7a12a480ee83cd310", 5_148, "15d484375f8d13e6eb1aabb0c3f46965"),
     ),
-    paper=Paper(),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedal.data.dataset import Dataset, Floats, Ints, normalise
+from fedal.data.dataset import Arrays, Floats, Ints, normalise
 from fedal.data.files import File
 from fedal.data.source import Download, Layout, Paper, Source
 from fedal.errors import DataError
@@ -33,10 +33,8 @@ def _read_split(path: Path) -> tuple[Floats, Ints]:
     return normalise(images.transpose(3, 2, 0, 1), MEAN, STD), y
 
 
-def read(root: Path) -> Dataset:
-    train_x, train_y = _read_split(root / TRAIN.path)
-    test_x, test_y = _read_split(root / TEST.path)
-    return Dataset("svhn", train_x, train_y, test_x, test_y, n_classes=10, class_names=tuple("0123456789"))
+def read(root: Path) -> Arrays:
+    return Arrays(*_read_split(root / TRAIN.path), *_read_split(root / TEST.path))
 
 
 SVHN = Source(
@@ -47,6 +45,7 @@ SVHN = Source(
     train_samples=73_257,
     test_samples=26_032,
     layouts=(Layout((TRAIN, TEST), read),),
+    class_names=tuple("0123456789"),
     models=("wrn-10-1", "wrn-10-2", "wrn-16-1"),
     paper=Paper(clients=20),
     downloads=tuple(Download(URL + file.path, file) for file in (TRAIN, TEST)),

@@ -9,23 +9,19 @@ fits its correlation, teachers in evaluation mode, local training before the exc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from pydantic import Field
 
 from fedal.aggregate import mean_over_clients
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import FeatureLearner
 from fedal.losses import non_target, similarities, similarity_kl
 from fedal.messages import ConsensusAndSimilarities, OutputsAndSimilarities
 from fedal.methods.client import ClientRound, weighted
 from fedal.methods.method import Method
 from fedal.methods.outputs.fccl import CorrelationClient, CorrelationOptions
 from fedal.methods.outputs.fedmd import FedMDServer
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import FeatureLearner
 
 
 class FCCLPlusOptions(CorrelationOptions):
@@ -44,15 +40,17 @@ class FCCLPlusServer(FedMDServer):
 
 
 class FCCLPlusClient(CorrelationClient):
+    learner: FeatureLearner
+
     def round(self, t: int) -> ClientRound:
         for x, y in self.private_batches(t):
             f = self.learner.logits(x)
             self.step(cross_entropy=self.d_supervised(f, y), inter=self._pull(x, f, y))
         self.teachers["inter"] = self.snapshot()
-        learner, omega = cast("FeatureLearner", self.learner), self.hp.similarity_temperature
+        omega = self.hp.similarity_temperature
         for i in range(self.hp.tau):
             x = self.public.batch(t, i)
-            f, g = learner.logits_and_features(x, self.hp.public_mode)
+            f, g = self.learner.logits_and_features(x, self.hp.public_mode)
             down = yield OutputsAndSimilarities(f, similarities(g, omega))
             self.renew_optimizer()
             self.step(

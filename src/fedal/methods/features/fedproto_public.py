@@ -8,22 +8,19 @@ no class prototypes, because public data have no labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from fedal.aggregate import leave_one_out, mean_over_clients
+from fedal.lazy import Tensor
+from fedal.learners.base import FeatureLearner
 from fedal.losses import mse
 from fedal.messages import FeatureConsensus, PublicFeatures
 from fedal.methods.client import ClientLogic, ClientRound, weighted
 from fedal.methods.method import Method
 from fedal.methods.options import PublicOptions
 from fedal.methods.outputs.fedmd import FedMDServer
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import FeatureLearner
 
 
 class FedProtoPublicOptions(PublicOptions):

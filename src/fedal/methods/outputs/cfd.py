@@ -10,22 +10,18 @@ warm-up, because hard labels of an untrained model are noise that clients would 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from fedal.lazy import Tensor
 from fedal.messages import Codes, Message
 from fedal.methods.client import ClientSetup
 from fedal.methods.method import Method
 from fedal.methods.outputs.server_distillation import DistillingServer, ServerDistillationOptions, TaughtClient
 from fedal.methods.server import ServerSetup
 from fedal.quantise import UNQUANTISED, LabelCodec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import State
-    from fedal.seeding import Indices
+from fedal.seeding import Indices
 
 
 class CFDOptions(ServerDistillationOptions):
@@ -41,42 +37,38 @@ class CFDOptions(ServerDistillationOptions):
     )
 
 
+def codecs(options: CFDOptions, n_samples: int, n_classes: int) -> dict[str, LabelCodec]:
+    """Those of one client at one end, `up` and `down`."""
+    bits = {"up": options.b_up, "down": options.b_down}
+    return {way: LabelCodec(each, n_samples, n_classes, delta=options.delta) for way, each in bits.items()}
+
+
 class CFDServer(DistillingServer):
+    kept = ("learner", "_codecs")
+
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         assert setup.public is not None
-        size, delta = (len(setup.public), setup.n_classes), self.hp.delta
-        self._dtype, self._device = setup.dtype, setup.device
-        self._up = {n: LabelCodec(self.hp.b_up, *size, delta=delta) for n in setup.roster}
-        self._down = {n: LabelCodec(self.hp.b_down, *size, delta=delta) for n in setup.roster}
+        self._dtype = setup.dtype
+        self._codecs = {n: codecs(self.hp, len(setup.public), setup.n_classes) for n in setup.roster}
 
     def read(self, client_id: str, message: Message, ids: Indices) -> Tensor:
         assert isinstance(message, Codes)
         if message.begins:
-            self._up[client_id].reset()
-            self._down[client_id].reset()
-        return self._up[client_id].decode(message.packed, ids, self._dtype, self._device)
+            for codec in self._codecs[client_id].values():
+                codec.reset()
+        return self._codecs[client_id]["up"].decode(message.packed, ids, self._dtype, self.device)
 
     def write(self, client_id: str, f: Tensor, ids: Indices) -> Codes:
-        return Codes(self._down[client_id].encode(self.probs(f), ids))
-
-    def state_dict(self) -> State:
-        codecs = {n: {"up": self._up[n].state_dict(), "down": self._down[n].state_dict()} for n in self._up}
-        return {**super().state_dict(), "codecs": codecs}
-
-    def load_state_dict(self, state: State) -> None:
-        super().load_state_dict(state)
-        for n, codecs in state["codecs"].items():
-            self._up[n].load_state_dict(codecs["up"])
-            self._down[n].load_state_dict(codecs["down"])
+        return Codes(self._codecs[client_id]["down"].encode(self.probs(f), ids))
 
 
 class CFDClient(TaughtClient):
+    kept = ("_up", "_down", "_in_step")
+
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
-        size, delta = (len(self.public), self.private.n_classes), self.hp.delta
-        self._up = LabelCodec(self.hp.b_up, *size, delta=delta)
-        self._down = LabelCodec(self.hp.b_down, *size, delta=delta)
+        self._up, self._down = codecs(self.hp, len(self.public), self.private.n_classes).values()
         self._in_step = False  # whether the last upload was answered: then both ends remember the same codes
 
     def write(self, f: Tensor, ids: Indices) -> Codes:
@@ -93,14 +85,6 @@ class CFDClient(TaughtClient):
         labels = self._down.decode(message.packed, ids, f.dtype, f.device)
         self._in_step = True
         return labels
-
-    def state_dict(self) -> State:
-        return {"up": self._up.state_dict(), "down": self._down.state_dict(), "in_step": self._in_step}
-
-    def load_state_dict(self, state: State) -> None:
-        self._up.load_state_dict(state["up"])
-        self._down.load_state_dict(state["down"])
-        self._in_step = state["in_step"]
 
 
 def _refuse(options: CFDOptions, n_classes: int) -> str | None:

@@ -10,12 +10,14 @@ differs: a std that fits its correlation, teachers in evaluation mode, local tra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from pydantic import Field
 
 from fedal.aggregate import leave_one_out
 from fedal.errors import NotApplicableError
+from fedal.lazy import Tensor
+from fedal.learners.base import Frozen, State, WeightLearner
 from fedal.losses import cross_correlation, d_kl
 from fedal.messages import Consensus, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
@@ -23,11 +25,6 @@ from fedal.methods.method import Method
 from fedal.methods.options import TransferOptions
 from fedal.methods.outputs.fedmd import FedMDServer
 from fedal.methods.server import ServerRound
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import Frozen, State, WeightLearner
 
 
 class CorrelationOptions(TransferOptions):

@@ -15,7 +15,6 @@ from pydantic import Field, PositiveInt
 from fedal.aggregate import leave_one_out, mean_over_clients
 from fedal.discriminator import Discriminator
 from fedal.lazy import torch
-from fedal.learners.base import State
 from fedal.losses import d_kl
 from fedal.messages import Guidance, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, weighted
@@ -35,6 +34,8 @@ class FedALOptions(LessForgettingOptions):
 
 
 class FedALServer(ServerLogic):
+    kept = ("discriminator",)
+
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         hp = self.hp
@@ -68,12 +69,6 @@ class FedALServer(ServerLogic):
             "adversarial_grad_norm": torch.stack(norms).mean(),
         }
         return reply
-
-    def state_dict(self) -> State:
-        return {"discriminator": self.discriminator.state_dict()}
-
-    def load_state_dict(self, state: State) -> None:
-        self.discriminator.load_state_dict(state["discriminator"])
 
 
 class FedALClient(ClientLogic):

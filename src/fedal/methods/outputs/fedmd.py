@@ -7,20 +7,18 @@ public data: here public data have no labels (docs/deviations.md). `distance = "
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from fedal.aggregate import leave_one_out, mean_over_clients
+from fedal.lazy import Tensor
 from fedal.losses import kl, l1, mse
 from fedal.messages import Consensus, Message, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, weighted
 from fedal.methods.method import Method
 from fedal.methods.options import TransferOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, stack_outputs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class FedMDOptions(TransferOptions):

@@ -9,13 +9,13 @@ regulariser, output space and distance are open; docs/methods/perfed-ckt.md says
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from fedal.aggregate import cluster_means, nearest
 from fedal.errors import NotApplicableError
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
 from fedal.losses import kl, kl_to_probs, l2, l2_of_probs
 from fedal.messages import Centroids, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, weighted
@@ -23,11 +23,6 @@ from fedal.methods.method import Method
 from fedal.methods.options import TransferOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, stack_outputs
 from fedal.seeding import philox_key, raw_bits
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import State
 
 
 class PerFedCKTOptions(TransferOptions):
@@ -38,6 +33,8 @@ class PerFedCKTOptions(TransferOptions):
 
 
 class PerFedCKTServer(ServerLogic):
+    kept = ("cluster_of",)
+
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         if self.hp.clusters > len(setup.roster):
@@ -59,12 +56,6 @@ class PerFedCKTServer(ServerLogic):
             self.cluster_of = self.cluster_of | dict(zip(present, labels.tolist(), strict=True))
             reply = {n: Centroids(centroids.view(-1, *s.shape[1:])) for n in present}
         return reply
-
-    def state_dict(self) -> State:
-        return {"cluster_of": dict(self.cluster_of)}
-
-    def load_state_dict(self, state: State) -> None:
-        self.cluster_of = {n: int(cluster) for n, cluster in state["cluster_of"].items()}
 
 
 class PerFedCKTClient(ClientLogic):

@@ -7,24 +7,20 @@ opinion. The consensus includes the reader: what a student learnt from all canno
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from fedal.aggregate import mean_over_clients
 from fedal.facts import setting
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import Learner
 from fedal.losses import kl_to_probs
 from fedal.messages import Message, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, weighted
 from fedal.methods.options import TransferOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import Learner, State
-    from fedal.seeding import Indices
+from fedal.seeding import Indices
 
 
 class ServerDistillationOptions(TransferOptions):
@@ -50,6 +46,7 @@ class DistillingServer(ServerLogic):
     """Learns from all, then teaches all. `read` and `write` say in which form opinions travel."""
 
     learner: Learner
+    kept: ClassVar[tuple[str, ...]] = ("learner",)
 
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
@@ -84,12 +81,6 @@ class DistillingServer(ServerLogic):
 
     def probs(self, f: Tensor) -> Tensor:
         return torch.softmax(f / self.hp.temperature, -1)
-
-    def state_dict(self) -> State:
-        return {"learner": self.learner.state_dict()}
-
-    def load_state_dict(self, state: State) -> None:
-        self.learner.load_state_dict(state["learner"])
 
 
 class TaughtClient(ClientLogic):

@@ -8,13 +8,14 @@ Differs from the authors' server: no labelled validation set (a fixed number of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from pydantic import Field
 
 from fedal.aggregate import mean_over_clients
 from fedal.errors import NotApplicableError
 from fedal.lazy import torch
+from fedal.learners.base import WeightLearner
 from fedal.losses import d_kl
 from fedal.messages import Consensus, Outputs, Weights
 from fedal.methods.client import ClientRound
@@ -22,9 +23,6 @@ from fedal.methods.method import Method
 from fedal.methods.outputs.fedmd import FedMDClient, FedMDOptions, FedMDServer
 from fedal.methods.parameters.groups import GroupClient, GroupOptions, GroupServer
 from fedal.methods.server import Replies, ServerRound, ServerSetup, Uploads, after
-
-if TYPE_CHECKING:
-    from fedal.learners.base import WeightLearner
 
 
 class FedDFOptions(GroupOptions, FedMDOptions):

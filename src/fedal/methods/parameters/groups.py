@@ -8,18 +8,16 @@ optimizer; members of larger groups restart theirs, because moments of a model t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import Field
 
 from fedal.aggregate import average_weights
+from fedal.learners.base import WeightLearner
 from fedal.messages import Weights
 from fedal.methods.client import ClientLogic, ClientRound
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
-
-if TYPE_CHECKING:
-    from fedal.learners.base import WeightLearner
 
 Weighting = Literal["samples", "uniform"]
 
@@ -31,13 +29,14 @@ class GroupOptions(MethodOptions):
 class GroupClient(ClientLogic):
     """A client that shares its weights at the start of the run and at the end of every round."""
 
+    learner: WeightLearner
+
     def group_step(self) -> ClientRound:
         """Sends the weights and takes over those that come back."""
-        learner = cast("WeightLearner", self.learner)
-        down = yield Weights(learner.weights(), len(self.private))
-        learner.load_weights(down.values)
+        down = yield Weights(self.learner.weights(), len(self.private))
+        self.learner.load_weights(down.values)
         if down.members > 1:
-            learner.reset_optimizer()
+            self.learner.reset_optimizer()
 
     def joins(self, t: int) -> ClientRound:
         """The exchange that gives a group its common start; later rounds have none."""

@@ -9,22 +9,17 @@ set; the head is a small perceptron on the feature vector; what is evaluated is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
 
 from pydantic import Field
 
-from fedal.lazy import torch
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import FeatureLearner
 from fedal.losses import d_cross_entropy, d_kl
 from fedal.messages import PrivateAnswers, PrivateSamples
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedal.learners.base import FeatureLearner, State
 
 
 class FedGKTOptions(MethodOptions):
@@ -38,6 +33,8 @@ class FedGKTOptions(MethodOptions):
 
 
 class FedGKTServer(ServerLogic):
+    kept = ("_head",)
+
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         assert setup.make_learner is not None
@@ -64,33 +61,29 @@ class FedGKTServer(ServerLogic):
             + self.hp.server_supervised * d_cross_entropy(z, batch.labels.long())
         )
 
-    def state_dict(self) -> State:
-        return {"head": self._head.state_dict()}
-
-    def load_state_dict(self, state: State) -> None:
-        self._head.load_state_dict(state["head"])
-
 
 class FedGKTClient(ClientLogic):
+    learner: FeatureLearner
+    kept = ("_answers", "_answered")
+
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         # The head's last logits on each own sample; double: they are stored as exactly as any run computes them.
         shape = len(self.private), self.private.n_classes
-        self._answers = torch.zeros(shape, dtype=torch.float64, device=self.private.device)
+        self._answers = torch.zeros(shape, dtype=torch.float64, device=self.device)
         self._answered = self._answers.new_zeros(len(self.private), dtype=torch.bool)
 
     def round(self, t: int) -> ClientRound:
-        learner = cast("FeatureLearner", self.learner)
         for i, (x, y) in enumerate(self.private_batches(t)):  # L_c = CE + alpha T^2 KL(head || client)
-            f = learner.logits(x)
+            f = self.learner.logits(x)
             pull = weighted(
                 self.hp.distillation * self.hp.temperature**2, self._d_distillation(self.private.ids(t, i), f)
             )
             self.step(cross_entropy=self.d_supervised(f, y), distillation=pull)
         for i in range(self.hp.tau):
             x, y = self.private.batch(t, i)
-            f, features = learner.logits_and_features(x, "eval")
-            learner.forget()  # nothing is learnt from this pass
+            f, features = self.learner.logits_and_features(x, "eval")
+            self.learner.forget()  # nothing is learnt from this pass
             down = yield PrivateSamples(features, f, y.int())
             own = self.private.ids(t, i)
             self._answers[own] = down.values.double()
@@ -100,13 +93,6 @@ class FedGKTClient(ClientLogic):
         """Gradient of KL(head || client) in f over the samples that the head has answered; zero on the others."""
         gradient = d_kl(self._answers[own].to(f.dtype), f, self.hp.temperature)
         return gradient * self._answered[own].unsqueeze(-1)
-
-    def state_dict(self) -> State:
-        return {"answers": self._answers.clone(), "answered": self._answered.clone()}
-
-    def load_state_dict(self, state: State) -> None:
-        self._answers.copy_(state["answers"])
-        self._answered.copy_(state["answered"])
 
 
 METHOD = Method(

@@ -9,13 +9,11 @@ Differs: a table covers the last `table_steps` local steps, because one round of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means_of_others, class_weights, other_owners
-from fedal.lazy import torch
-from fedal.learners.base import State, copied
+from fedal.lazy import Tensor, torch
 from fedal.losses import soft_cross_entropy
 from fedal.messages import ClassOutputs
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
@@ -23,15 +21,9 @@ from fedal.methods.method import Method
 from fedal.methods.options import PrivateOnlyOptions
 from fedal.methods.server import ServerLogic, ServerRound, stack_outputs
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 class FDOptions(PrivateOnlyOptions):
     distillation: float = Field(1.0, ge=0, description="weight gamma of the cross-entropy to the others' mean output")
-    average: Literal["clients", "samples"] = Field(
-        "clients", description="how the server weighs the clients that have a class: alike, or by their samples of it"
-    )
     table_steps: int = Field(20, ge=1, description="local steps that a table covers, rounded up to whole rounds")
     exchange_every: int = Field(1, ge=1, description="rounds from one exchange of tables to the next")
 
@@ -58,16 +50,18 @@ class FDServer(ServerLogic):
 
 
 class FDClient(ClientLogic):
+    kept = ("_sums", "_counts", "_teacher", "_owners")
+
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         K, rounds = self.private.n_classes, -(-self.hp.table_steps // self.hp.local_steps)
-        self._teacher = torch.zeros(K, K, device=self.private.device)  # the others' mean output per label,
+        self._teacher = torch.zeros(K, K, device=self.device)  # the others' mean output per label,
         self._owners = self._teacher.new_zeros(K, dtype=torch.int32)  # and how many of them it comes from
         self._sums = self._teacher.new_zeros(rounds, K, K, dtype=torch.float64)  # of own probabilities by label, and
         self._counts = self._owners.new_zeros(rounds, K)  # of how many samples, in each of the last rounds
 
     def round(self, t: int) -> ClientRound:
-        seen = ClassSums.empty(*self._teacher.shape, device=self.private.device)
+        seen = ClassSums.empty(*self._teacher.shape, device=self.device)
         for x, y in self.private_batches(t, self.hp.local_stages):
             f = self.learner.logits(x)
             seen.add(torch.softmax(f, -1), y)
@@ -87,13 +81,6 @@ class FDClient(ClientLogic):
         """The others' row for each label; zeros, which add nothing, where none of them has the class."""
         known = (self._owners > 0)[:, None]
         return torch.where(known, self._teacher.to(f.dtype), 0)[y]
-
-    def state_dict(self) -> State:
-        return {"sums": self._sums, "counts": self._counts, "teacher": self._teacher, "owners": self._owners}
-
-    def load_state_dict(self, state: State) -> None:
-        own = copied(state, self.private.device)
-        self._sums, self._counts, self._teacher, self._owners = (own[name] for name in self.state_dict())
 
 
 METHOD = Method(

@@ -9,13 +9,13 @@ method here; the authors also report the nearest prototype among a client's own 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means, class_weights
-from fedal.lazy import torch
-from fedal.learners.base import FeatureLearner, State, copied
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import FeatureLearner
 from fedal.losses import mse
 from fedal.messages import ClassFeatures, Prototypes
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
@@ -23,15 +23,9 @@ from fedal.methods.method import Method
 from fedal.methods.options import PrivateOnlyOptions
 from fedal.methods.server import ServerLogic, ServerRound, ServerSetup
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 class FedProtoOptions(PrivateOnlyOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the squared distance to the prototype of the label")
-    average: Literal["clients", "samples"] = Field(
-        "clients", description="how the server weighs the clients that have a class: alike, or by their samples of it"
-    )
     prototypes: Literal["training", "fresh"] = Field(
         "training",
         description="features of the round's batches while the model trains, or of all own samples after it (slower)",
@@ -39,6 +33,8 @@ class FedProtoOptions(PrivateOnlyOptions):
 
 
 class FedProtoServer(ServerLogic):
+    kept = ("prototypes",)
+
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         self.prototypes = torch.zeros(setup.n_classes, setup.feature_width, dtype=setup.dtype, device=setup.device)
@@ -55,23 +51,18 @@ class FedProtoServer(ServerLogic):
         self.prototypes = torch.where(shown_by_any, means, self.prototypes)  # else the last one stands
         return {n: Prototypes(self.prototypes) for n in present}
 
-    def state_dict(self) -> State:
-        return {"prototypes": self.prototypes}
-
-    def load_state_dict(self, state: State) -> None:
-        self.prototypes = copied(state["prototypes"], self.prototypes.device)
-
 
 class FedProtoClient(ClientLogic):
     learner: FeatureLearner
+    kept = ("prototypes",)
 
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         shape = self.private.n_classes, self.learner.feature_width
-        self.prototypes = torch.zeros(shape, device=self.private.device)
+        self.prototypes = torch.zeros(shape, device=self.device)
 
     def round(self, t: int) -> ClientRound:
-        seen = ClassSums.empty(*self.prototypes.shape, device=self.private.device)
+        seen = ClassSums.empty(*self.prototypes.shape, device=self.device)
         for x, y in self.private_batches(t, self.hp.local_stages):
             f, g = self.learner.logits_and_features(x)
             seen.add(g, y)
@@ -88,17 +79,11 @@ class FedProtoClient(ClientLogic):
         return torch.where(rows.any(-1, keepdim=True), rows, g)
 
     def _mean_of_everything(self) -> ClassSums:
-        seen = ClassSums.empty(*self.prototypes.shape, device=self.private.device)
+        seen = ClassSums.empty(*self.prototypes.shape, device=self.device)
         for x, y in self.private.everything():
             seen.add(self.learner.logits_and_features(x, "eval")[1], y)
             self.learner.forget()
         return seen
-
-    def state_dict(self) -> State:
-        return {"prototypes": self.prototypes}
-
-    def load_state_dict(self, state: State) -> None:
-        self.prototypes = copied(state["prototypes"], self.prototypes.device)
 
 
 METHOD = Method(

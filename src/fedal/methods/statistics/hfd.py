@@ -8,22 +8,19 @@ their abstracts and docs/methods/hfd.md. `joint` adds the term to the local step
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from fedal.aggregate import ClassSums, class_means_of_others, class_weights, other_owners
-from fedal.lazy import torch
-from fedal.learners.base import State, copied
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import State
 from fedal.losses import soft_cross_entropy
 from fedal.messages import ClassInputs, MeanInputOutputs, Message
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FEW = 8  # fewer samples than this make poor batch statistics
 
@@ -40,9 +37,11 @@ class HFDOptions(MethodOptions):
 
 
 class HFDServer(ServerLogic):
+    kept = ("_inputs",)
+
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
-        self._roster, self._device = setup.roster, setup.device
+        self._roster = setup.roster
         self._inputs: dict[str, State] = {}  # client -> its mean inputs and label counts
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
@@ -66,12 +65,6 @@ class HFDServer(ServerLogic):
         tables = dict(zip(known, zip(means, other_owners(counts), strict=True), strict=True))
         return {n: ClassInputs(*tables[n]) for n in new}
 
-    def state_dict(self) -> State:
-        return {"inputs": self._inputs}
-
-    def load_state_dict(self, state: State) -> None:
-        self._inputs = copied(state["inputs"], self._device)
-
 
 def _outputs_of_others(clients: Sequence[str], up: Uploads) -> Replies:
     present = [n for n in clients if isinstance(up.get(n), MeanInputOutputs)]
@@ -83,6 +76,8 @@ def _outputs_of_others(clients: Sequence[str], up: Uploads) -> Replies:
 
 
 class HFDClient(ClientLogic):
+    kept = ("_inputs", "_teacher")
+
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         self._inputs: State = {}  # the mean inputs over the others and over all, and how many clients each is of
@@ -150,13 +145,6 @@ class HFDClient(ClientLogic):
         if len(x) < FEW:
             x = torch.cat([x, self.private.batch(t, 0)[0]])
         return self.learner.logits(x, self.hp.mean_input_mode)
-
-    def state_dict(self) -> State:
-        return {"inputs": self._inputs, "teacher": self._teacher}
-
-    def load_state_dict(self, state: State) -> None:
-        own = copied(state, self.private.device)
-        self._inputs, self._teacher = own["inputs"], own["teacher"]
 
 
 METHOD = Method(
