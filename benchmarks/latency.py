@@ -80,7 +80,7 @@ async def _serve_bare(stage: Stage, contender: Contender, turn: Connection) -> N
     import grpc
 
     from fedal.deploy.channel import server_credentials
-    from fedal.deploy.pki.authority import read_pem
+    from fedal.deploy.pki.authority import read_pems
 
     assert contender.speech is not None
     speech = contender.speech()
@@ -115,8 +115,7 @@ async def _serve_bare(stage: Stage, contender: Contender, turn: Connection) -> N
     handler = grpc.stream_stream_rpc_method_handler(exchange, None, None)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", {"Exchange": handler}),))
     if contender.secure:
-        pems = [read_pem(stage.certificates / "server" / name) for name in ("ca.pem", "cert.pem", "key.pem")]
-        server.add_secure_port(stage.address, server_credentials(*pems))
+        server.add_secure_port(stage.address, server_credentials(read_pems(stage.certificates / "server")))
     else:
         server.add_insecure_port(stage.address)
     await server.start()
@@ -150,7 +149,8 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
     import benchmarks.echo  # noqa: F401 - known by its name from here on
     from fedal.config import Config
     from fedal.data.world import Task
-    from fedal.deploy.service import ServerPlan, Service
+    from fedal.deploy.plan import ServerPlan
+    from fedal.deploy.service import Service
     from fedal.deploy.settings import Deployment
     from fedal.methods.server import Uploads
 

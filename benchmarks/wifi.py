@@ -28,9 +28,9 @@ import torch
 from benchmarks.shaped_link import ShapedLink
 from fedal.data.streams import Samples
 from fedal.deploy import fedal_pb2 as pb
-from fedal.deploy.codec import encode, manifest
+from fedal.deploy.codec import encode
 from fedal.deploy.pki import authority as certs
-from fedal.deploy.service import ServerPlan, plan_federation
+from fedal.deploy.plan import ServerPlan, plan_federation
 from fedal.deploy.settings import load_federation
 from fedal.learners.torch_learner import TorchLearner
 from fedal.messages import Message, Weights
@@ -58,7 +58,7 @@ def prepare(folder: Path, method: str, seed: int, iterations: int) -> ServerPlan
     certs.init(folder / "certs", "fedal")
     certs.issue_server(folder / "certs", ["127.0.0.1"])
     for path in export_sites(plan.config, folder / "sites"):
-        certs.issue_client(folder / "certs", path.stem, manifest(plan.public_x))
+        certs.issue_client(folder / "certs", path.stem, plan.public_sha256)
         with np.load(path) as data:
             arrays = dict(data)
         for name in ("test_x", "test_y"):

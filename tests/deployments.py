@@ -26,10 +26,10 @@ needs("cryptography", "deploy")
 
 from fedal.deploy import fedal_pb2 as pb  # noqa: E402
 from fedal.deploy.channel import PROTOCOL_MAJOR, SERVICE, open_channel  # noqa: E402
-from fedal.deploy.codec import manifest  # noqa: E402
 from fedal.deploy.entering import SitePlan  # noqa: E402
 from fedal.deploy.pki import authority as certs  # noqa: E402
-from fedal.deploy.service import Service, plan_federation  # noqa: E402
+from fedal.deploy.plan import plan_federation  # noqa: E402
+from fedal.deploy.service import Service  # noqa: E402
 from fedal.deploy.settings import Deployment, load_federation  # noqa: E402
 from fedal.deploy.site import Site  # noqa: E402
 from fedal.simulate.export import export_sites  # noqa: E402
@@ -86,7 +86,7 @@ class Rehearsal:
         certs.issue_server(folder / "certs", ["localhost", "127.0.0.1"])
         self.plan = plan_federation(self.config, self.deployment)
         for site in (*SITES, "operator", "stranger"):
-            certs.issue_client(folder / "certs", site, manifest(self.plan.public_x))
+            certs.issue_client(folder / "certs", site, self.plan.public_sha256)
         if export:
             export_sites(self.config, folder / "sites")
 

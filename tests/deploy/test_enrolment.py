@@ -193,7 +193,7 @@ def test_a_renewal_keeps_the_key(authority: Path, tmp_path: Path) -> None:
     _, path = enrol(authority, folder / REQUEST)
     (folder / "cert.pem").write_bytes(path.read_bytes())
     invitation = certs.read_invitation(folder)
-    assert invitation.key == key and invitation.public_sha256 == "0" * 64
+    assert invitation.first.key == key and invitation.public_sha256 == "0" * 64
     assert certs.check_pems(invitation.pems(), folder) == ""
 
 

@@ -21,9 +21,10 @@ from deployments import SITES, Rehearsal, Stranger, grpc, wait_for
 from fedal.config import Config
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import SERVICE, open_channel
-from fedal.deploy.codec import LARGEST, Reader, encode, manifest
+from fedal.deploy.codec import LARGEST, Reader, encode
 from fedal.deploy.entering import _count_shared, _fetch_public
 from fedal.deploy.pki import authority as certs
+from fedal.deploy.plan import manifest
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.seats import Seat
 from fedal.deploy.server import _parsed

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -74,7 +74,8 @@ def odd_certificate(
     )
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return replace(good, certificate=certificate.public_bytes(pem) + chain, key=secret, folder=None)
+    pems = good.first._replace(certificate=certificate.public_bytes(pem) + chain, key=secret)
+    return replace(good, first=pems, folder=None)
 
 
 def signed_by_a_site(rehearsal: Rehearsal) -> certs.Invitation:
@@ -85,15 +86,17 @@ def signed_by_a_site(rehearsal: Rehearsal) -> certs.Invitation:
 
 def another_authoritys(rehearsal: Rehearsal) -> certs.Invitation:
     made = other_authority(rehearsal.folder / "other")
-    return replace(made, authority=rehearsal.invitation("client-00").authority, folder=None)
+    authority = rehearsal.invitation("client-00").first.authority
+    return replace(made, first=made.first._replace(authority=authority), folder=None)
 
 
 def without_certificate(rehearsal: Rehearsal) -> Any:
-    return replace(rehearsal.invitation("client-00"), certificate=None, key=None, folder=None)
+    good, nothing = rehearsal.invitation("client-00"), cast(Any, None)
+    return replace(good, first=good.first._replace(certificate=nothing, key=nothing), folder=None)
 
 
 def the_servers_own(rehearsal: Rehearsal) -> certs.Invitation:
-    return certs.Invitation("test", "client-00", None, *certs.read_pems(rehearsal.folder / "certs/server"))
+    return certs.Invitation("test", "client-00", None, certs.read_pems(rehearsal.folder / "certs/server"))
 
 
 HANDSHAKE = "UNAVAILABLE"
@@ -180,9 +183,9 @@ def test_whoever_speaks_another_protocol_inside_tls_is_refused(scene: Any) -> No
 def test_a_site_refuses_a_server_of_another_authority_or_of_another_name(scene: Any, tmp_path: Path) -> None:
     rehearsal, _ = scene
     good = rehearsal.invitation("client-00")
-    other = other_authority(tmp_path / "other").authority
+    other = other_authority(tmp_path / "other").first.authority
     wrong_name = f"127.0.0.2:{rehearsal.port}"  # not in the server's certificate
-    wrong_authority = replace(good, authority=other, folder=None)
+    wrong_authority = replace(good, first=good.first._replace(authority=other), folder=None)
     for address, invitation in ((rehearsal.address, wrong_authority), (wrong_name, good)):
         stranger = Stranger(address, invitation)
         stranger.hello("client-00")

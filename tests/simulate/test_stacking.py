@@ -136,11 +136,3 @@ def test_a_stopped_stacked_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
         assert files[0].read_bytes() == files[1].read_bytes()
     without_time = [{k: v for k, v in row.items() if k != "seconds"} for row in parts.metrics]
     assert without_time == [{k: v for k, v in row.items() if k != "seconds"} for row in whole.metrics]
-
-
-def test_a_run_of_an_older_version_goes_on_unstacked(tmp_path: Path) -> None:
-    config = Config(models="cnn-small", clients=6, iterations=5, stacked=False)
-    fedal.run(config, tmp_path / "old")
-    toml = tmp_path / "old" / "config.toml"
-    toml.write_text(toml.read_text().replace("stacked = false\n", ""))
-    assert fedal.Run(tmp_path / "old").config.stacked is False

@@ -23,21 +23,6 @@ from fedal.records.run import Run
 from fedal.records.statistics import Row, Seeds
 from fedal.records.tables import as_csv
 
-CSV_COLUMNS = [
-    "method",
-    "seeds",
-    "test_accuracy_mean",
-    "test_accuracy_spread",
-    "worst_client_mean",
-    "iterations",
-    "up_bytes",
-    "down_bytes",
-    "seconds_mean",
-    "black_box",
-    "reveals",
-    "not_applicable",
-]
-
 
 @dataclass
 class MethodRuns(Seeds):
@@ -52,6 +37,17 @@ class MethodRuns(Seeds):
         return {run.config.seed: run.metrics for run in self.runs}
 
 
+CSV_NUMBERS: dict[str, Callable[[MethodRuns], object]] = {  # of a method that has runs
+    "test_accuracy_mean": lambda row: row.mean("test_accuracy"),
+    "test_accuracy_spread": lambda row: row.spread("test_accuracy"),
+    "worst_client_mean": lambda row: row.mean("test_accuracy_min"),
+    "iterations": lambda row: row.runs[0].final["iteration"],
+    "up_bytes": lambda row: row.runs[0].final["up_bytes"],
+    "down_bytes": lambda row: row.runs[0].final["down_bytes"],
+    "seconds_mean": lambda row: round(row.mean("seconds"), 3),
+}
+
+
 @dataclass
 class Comparison:
     """The rows of the table in the order they were asked for."""
@@ -61,20 +57,15 @@ class Comparison:
     rows: list[MethodRuns]
     notes: list[str]  # what makes the rows unequal
 
-    def write_csv(self) -> Path:
+    def write_csv(self) -> None:
         rows = []
         for row in self.rows:
             method = known_methods.get(row.method)
-            numbers: list[Any] = [0, "", "", "", "", "", "", ""]
-            if row.runs:
-                final = row.runs[0].final
-                numbers = [len(row.runs), row.mean("test_accuracy"), row.spread("test_accuracy")]
-                numbers += [row.mean("test_accuracy_min"), final["iteration"], final["up_bytes"], final["down_bytes"]]
-                numbers += [round(row.mean("seconds"), 3)]
-            rows.append([row.method, *numbers, method.black_box, in_words(method.reveals), row.not_applicable or ""])
-        path = self.path / "table.csv"
-        write_atomically(path, as_csv(CSV_COLUMNS, rows).encode())
-        return path
+            numbers = [number(row) if row.runs else "" for number in CSV_NUMBERS.values()]
+            words = [method.black_box, in_words(method.reveals), row.not_applicable or ""]
+            rows.append([row.method, len(row.runs), *numbers, *words])
+        heads = ["method", "seeds", *CSV_NUMBERS, "black_box", "reveals", "not_applicable"]
+        write_atomically(self.path / "table.csv", as_csv(heads, rows).encode())
 
 
 @dataclass(frozen=True)
@@ -168,15 +159,14 @@ def unequal(configs: Mapping[str, Config]) -> list[str]:
         for name, config in configs.items()
     }
     models = {name: config.method_object().evaluates for name, config in configs.items()}
-    notes = []
-    if len(set(tau.values())) > 1:
-        notes.append(f"the methods have different tau: {_listed(tau)}.")
-    if len(set(work.values())) > 1:
-        notes.append(f"the methods get different amounts of local work (private batches per client): {_listed(work)}.")
-    if "server" in models.values() and len(set(models.values())) > 1:
-        notes.append(f"the accuracy column mixes models of clients with models of the server: {_listed(models)}.")
-    return notes
-
-
-def _listed(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    told: dict[str, Mapping[str, object]] = {
+        "the methods have different tau": tau,
+        "the methods get different amounts of local work (private batches per client)": work,
+    }
+    if "server" in models.values():
+        told["the accuracy column mixes models of clients with models of the server"] = models
+    return [
+        f"{what}: {', '.join(f'{name} {value}' for name, value in values.items())}."
+        for what, values in told.items()
+        if len(set(values.values())) > 1
+    ]

@@ -11,6 +11,7 @@ from fedal.config import Config, read_toml
 from fedal.errors import ConfigError, FolderInUseError, NotApplicableError
 from fedal.own_code import named_code
 from fedal.records.folder import RunFolder
+from fedal.simulate.prepare import load_dataset, public_size, resolved
 
 
 @dataclass(frozen=True)
@@ -42,34 +43,27 @@ class Job:
 Watcher = Callable[[Job, str, Any], None]
 """Told about a job: ("started" | "advanced" | "recorded" | "warned" | "finished" | "not applicable", details)."""
 
+Answer = str | Exception | None
+"""Of a job that was played: None when its run is finished, the reason if the method does not apply, or what failed."""
+
 
 def refuse_other_runs(jobs: Iterable[Job]) -> None:
     """Raises ConfigError when the folder of a job holds anything but the beginning or the whole of its run."""
     public_sizes: dict[tuple[str | None, ...], int] = {}  # data set -> what the default means there
     for job in jobs:
-        _refuse_other_run(job, public_sizes)
-
-
-def _refuse_other_run(job: Job, public_sizes: dict[tuple[str | None, ...], int]) -> None:
-    folder = RunFolder(job.folder)
-    if not folder.config.exists():
-        folder.refuse_if_taken()
-        return
-    wanted = job.config.deciding()
-    strange = set(named_code(read_toml(folder.config))) - set(named_code(wanted))
-    if strange:  # not even imported: the folder may be somebody else's
-        raise ConfigError(f'{job.folder} holds a run with other code, "{strange.pop()}". Choose another --out.')
-    saved = folder.read_config(trust=True).deciding()
-    wanted = {**_what_defaults_mean(job.config, saved, public_sizes), **wanted}
-    if job.config.stacked == "auto":  # a run that began with or without stacks goes on as it began
-        wanted["stacked"] = saved["stacked"]
-    different = [key for key in Config.model_fields if saved.get(key) != wanted.get(key)]
-    if different:
-        key = different[0]
-        raise ConfigError(
-            f"{job.folder} holds a run with other settings ({_first_difference(key, saved, wanted)}). "
-            "Choose another --out."
-        )
+        folder, wanted = RunFolder(job.folder), job.config.deciding()
+        if not folder.config.exists():
+            folder.refuse_if_taken()
+            continue
+        strange = set(named_code(read_toml(folder.config))) - set(named_code(wanted))
+        if strange:  # not even imported: the folder may be somebody else's
+            raise ConfigError(f'{job.folder} holds a run with other code, "{strange.pop()}". Choose another --out.')
+        saved = folder.read_config(trust=True).deciding()
+        wanted = {**_what_defaults_mean(job.config, saved, public_sizes), **wanted}
+        if job.config.stacked == "auto":  # a run that began with or without stacks goes on as it began
+            wanted["stacked"] = saved["stacked"]
+        if difference := _first_difference(Config.model_fields, saved, wanted):
+            raise ConfigError(f"{job.folder} holds a run with other settings ({difference}). Choose another --out.")
 
 
 def _what_defaults_mean(
@@ -79,11 +73,7 @@ def _what_defaults_mean(
 
     The last one depends on the data, which are read once for all jobs.
     """
-    from fedal.simulate.prepare import default_partition, load_dataset, public_size
-
-    means: dict[str, Any] = {"partition": default_partition(config)}
-    if config.iterations is None and config.rounds is None:
-        means["iterations"] = config.total_rounds * config.tau
+    means = resolved(config)
     if config.public is None and config.public_size is None and "public_size" in saved:
         source = (config.dataset, config.data, config.data_folder)
         if source not in public_sizes:
@@ -92,39 +82,37 @@ def _what_defaults_mean(
     return means
 
 
-def _first_difference(key: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    there, here = saved.get(key), wanted.get(key)
-    if isinstance(there, dict) and isinstance(here, dict):
-        inner = next(name for name in {**there, **here} if there.get(name) != here.get(name))
-        return _first_difference(inner, there, here)
-    return f"{key}: {there!r} there, {here!r} here"
+def _first_difference(keys: Iterable[str], saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Of these keys, in words; empty when there is none."""
+    for key in keys:
+        there, here = saved.get(key), wanted.get(key)
+        if isinstance(there, dict) and isinstance(here, dict) and there != here:
+            return _first_difference({**there, **here}, there, here)
+        if there != here:
+            return f"{key}: {there!r} there, {here!r} here"
+    return ""
 
 
 def play_job(
     job: Job, tell: Callable[[str, Any], None], should_stop: Callable[[], bool], most_workers: int = 0
-) -> str | None:
-    """Plays or completes one run; gives the reason if the method does not apply here.
+) -> Answer:
+    """Plays or completes one run; gives what came of it and raises nothing.
 
     A new run gets `most_workers` worker threads, or fewer if its config says so (0: what the config says).
     """
     from fedal.simulate.run import resume, run
     from fedal.simulate.session import Listener
 
-    listener = Listener(
-        started=lambda config, world, models, done, total: tell("started", (done * config.tau, total * config.tau)),
-        advanced=lambda done, total: tell("advanced", (done, total)),
-        recorded=lambda row: tell("recorded", row),
-        warned=lambda text: tell("warned", text),
-        should_stop=should_stop,
-    )
-    config = job.config
-    if most_workers:
-        config = config.with_(workers=min(config.workers or most_workers, most_workers))
+    listener, config = Listener.telling(tell, should_stop), job.config
     try:
         if RunFolder(job.folder).config.exists():
             resume(job.folder, trust=True, listener=listener)
         else:
+            if most_workers:
+                config = config.with_(workers=min(config.workers or most_workers, most_workers))
             run(config, job.folder, listener=listener)
     except NotApplicableError as error:
         return str(error)
+    except Exception as error:
+        return error
     return None

@@ -20,16 +20,13 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from fedal.campaigns.job import Job, Watcher, play_job
+from fedal.campaigns.job import Answer, Job, Watcher, play_job
 from fedal.errors import ConfigError, FedalError, FolderInUseError, RunError, Stopped
 from fedal.machine import available_cores
 from fedal.records.run import Run
 
 POLL_S = 0.2
 ENDED = "ended"  # the last news of a job; its details are an Answer
-
-Answer = str | Exception | None
-"""Of a job that was played: None when its run is finished, the reason if the method does not apply, or what failed."""
 
 
 @dataclass(frozen=True)
@@ -144,18 +141,9 @@ def _play_here(queue: _Queue) -> None:
     while queue.waiting and not queue.should_stop():
         place = queue.take()
         if place is not None:
-            queue.settle(place, _attempt(queue.jobs[place], partial(queue.tell, place), queue.should_stop))
+            queue.settle(place, play_job(queue.jobs[place], partial(queue.tell, place), queue.should_stop))
         elif queue.waiting:
             time.sleep(POLL_S)
-
-
-def _attempt(
-    job: Job, tell: Callable[[str, Any], None], should_stop: Callable[[], bool], most_workers: int = 0
-) -> Answer:
-    try:
-        return play_job(job, tell, should_stop, most_workers)
-    except Exception as error:
-        return error
 
 
 class _Crew:
@@ -271,7 +259,7 @@ def _work(pipe: Connection) -> None:
     with suppress(EOFError):  # sent home
         while (task := pipe.recv()) is not None:
             # Nothing is said to a worker at work but that it shall stop.
-            answer = _attempt(task[0], tell, pipe.poll, task[1])
+            answer = play_job(task[0], tell, pipe.poll, task[1])
             if isinstance(answer, Exception) and not isinstance(answer, FedalError):  # may not survive the journey
                 answer = RuntimeError("".join(traceback.format_exception(answer)))
             tell(ENDED, answer)

@@ -105,22 +105,19 @@ def certs_all(
 ) -> None:
     """Make authority (unless there is one), server, operator and an invitation for every site of the roster."""
     need_deploy()
-    from fedal.deploy.settings import load_federation
-
-    run, deployment = load_federation(config)
-
-    from fedal.deploy.codec import manifest
     from fedal.deploy.pki import authority as certs
     from fedal.deploy.pki import enrolment
-    from fedal.deploy.service import plan_federation
+    from fedal.deploy.plan import plan_federation
+    from fedal.deploy.settings import load_federation
 
-    sha256 = manifest(plan_federation(run, deployment).public_x)
+    plan = plan_federation(*load_federation(config))
+    federation, sha256 = plan.deployment.federation, plan.public_sha256
     if not (out / "ca.key").exists():
-        certs.init(out, deployment.federation)
-    elif (found := certs.federation_of(out)) != deployment.federation:
-        raise ConfigError(f"{out} is the authority of {found}, not of {deployment.federation}. Choose another --out.")
+        certs.init(out, federation)
+    elif (found := certs.federation_of(out)) != federation:
+        raise ConfigError(f"{out} is the authority of {found}, not of {federation}. Choose another --out.")
     print(f"server: {certs.issue_server(out, host, days)}")
-    for site in run.client_names:
+    for site in plan.config.client_names:
         if tokens:
             print(f"token of {site}: {enrolment.make_token(out, site, sha256, days=days)}")
         else:
@@ -146,8 +143,7 @@ def certs_revoke(name: str, out: Folder = Path("certs")) -> None:
 def _public_sha256(config: Path | None) -> str | None:
     if config is None:
         return None
-    from fedal.deploy.codec import manifest
-    from fedal.deploy.service import plan_federation
+    from fedal.deploy.plan import plan_federation
     from fedal.deploy.settings import load_federation
 
-    return manifest(plan_federation(*load_federation(config)).public_x)
+    return plan_federation(*load_federation(config)).public_sha256

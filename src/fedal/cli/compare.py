@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from fedal.cli.interrupt import StopOnce
+from fedal import methods as known
+from fedal.campaigns.compare import Comparison
+from fedal.campaigns.compare import compare as play
 from fedal.cli.options import Jobs, Quiet, Said, takes_settings
 from fedal.cli.printing import print_table
 from fedal.cli.screen import Screen
 from fedal.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fedal.campaigns.compare import Comparison
+from fedal.figures.curves import plot_curves
+from fedal.messages import in_words
+from fedal.records.numbers import duration, share, shown_difference, size, with_spread
 
 Out = Annotated[Path, typer.Option(help="Folder of the comparison; an interrupted one continues.")]
 ONE_RUN = {"method": "--methods", "seed": "--seeds", "options": "--set NAME=VALUE"}  # -> what a comparison has instead
@@ -37,15 +39,10 @@ def compare(
     values = {key: value for key, value in said.settings().items() if key not in ("method", "seed")}
     options = values.pop("options", {})
     values = (options if isinstance(options, dict) else {"options": options}) | values
-
-    from fedal.campaigns.compare import compare as play
-    from fedal.figures.curves import plot_curves
-
-    stop = StopOnce()
     with Screen(quiet).live() as screen:
         result = play(
             [name.strip() for name in methods.split(",")], seeds, out, values, jobs=jobs, watch=screen.watch,
-            should_stop=stop.requested,
+            should_stop=screen.should_stop,
         )  # fmt: skip
     _print_comparison(result)
     _print_differences(result)
@@ -55,10 +52,6 @@ def compare(
 
 
 def _print_comparison(comparison: Comparison) -> None:
-    from fedal import methods as known
-    from fedal.messages import in_words
-    from fedal.records.numbers import duration, share, size, with_spread
-
     rows = []
     for row in comparison.rows:
         if not row.runs:
@@ -83,8 +76,6 @@ def _print_comparison(comparison: Comparison) -> None:
 
 def _print_differences(comparison: Comparison) -> None:
     """What the seeds allow to say about each method against the first; nothing with one seed or one method."""
-    from fedal.records.numbers import shown_difference
-
     with_runs = [row for row in comparison.rows if len(row.runs) > 1]
     if len(with_runs) < 2:
         return

@@ -25,16 +25,17 @@ InvitationFolder = Annotated[Path | None, typer.Option("--invitation", help="The
 def serve(config: FederationFile, insecure: Insecure = False) -> None:
     """Serve a federation to its sites until its last round; the same command continues after any stop."""
     need_deploy()
+    from fedal.deploy.plan import plan_federation
     from fedal.deploy.settings import load_federation
 
-    run, deployment = load_federation(config)
+    plan = plan_federation(*load_federation(config))
 
-    from fedal.deploy.service import log_line, plan_federation
+    from fedal.deploy.service import log_line
     from fedal.deploy.service import serve as play
 
     stop = StopOnce(lambda text: log_line("stopping", text=text), (signal.SIGINT, signal.SIGTERM))
     try:
-        play(plan_federation(run, deployment), insecure=insecure, should_stop=stop.requested)
+        play(plan, insecure=insecure, should_stop=stop.requested)
     except Stopped as stopped:
         log_line("stopped", text=str(stopped))
         raise typer.Exit(130) from None

@@ -10,6 +10,13 @@ import typer
 from fedal.cli.options import Said, SettingsArgument, Trust, takes_settings
 from fedal.cli.printing import print_table, warn
 from fedal.errors import ConfigError, FedalError
+from fedal.figures.bubbles import draw_bubbles
+from fedal.figures.canvas import save
+from fedal.records.numbers import duration, size
+from fedal.records.run import Run
+from fedal.report.page import write_report
+from fedal.report.tensorboard import mirror
+from fedal.simulate.prepare import default_partition, prepare_world
 
 if TYPE_CHECKING:
     from fedal.analysis.study import Study
@@ -27,11 +34,6 @@ def partition(
 ) -> None:
     """Show who would own what: a client x class table and a bubble chart."""
     config = said.config()
-
-    from fedal.figures.bubbles import draw_bubbles
-    from fedal.figures.canvas import save
-    from fedal.simulate.prepare import default_partition, prepare_world
-
     world = prepare_world(config)
     counts = world.class_counts()
     names = world.dataset.class_names or tuple(str(k) for k in range(world.dataset.n_classes))
@@ -78,7 +80,6 @@ def analyse(
 
     from fedal.analysis.study import analyse as measure
     from fedal.figures.theory import draw_all
-    from fedal.records.run import Run
 
     studies: list[Study] = []
     for path in paths:
@@ -102,14 +103,10 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML page about runs: tables, curves, clients' data, the wire. Needs no network to read."""
-    from fedal.report.page import write_report
-
     path, problems = write_report(folders, out)
     for problem in problems:
         warn(problem)
     if tensorboard is not None:
-        from fedal.report.tensorboard import mirror
-
         print(f"tensorboard: {mirror(folders, tensorboard)} runs in {tensorboard}")
     print(f"report: {path}")
 
@@ -137,8 +134,6 @@ def _print_studies(studies: list[Study]) -> None:
 
 
 def _plan_rows(plan: Plan) -> list[list[str]]:
-    from fedal.records.numbers import duration, size
-
     fast, typical, slow = plan.round_s
     between = f"{duration(plan.seconds(fast))} to {duration(plan.seconds(slow))}"
     instruments = f", {plan.instruments_s:.2f} s of instruments per recorded round" if plan.instruments_s else ""

@@ -7,7 +7,9 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from fedal.cli.interrupt import StopOnce
+from fedal.campaigns.paper.entries import ENTRIES, find
+from fedal.campaigns.paper.outcome import HEADS
+from fedal.campaigns.paper.run import choose_data, minutes, play
 from fedal.cli.options import Jobs, Quiet
 from fedal.cli.printing import print_table, warn
 from fedal.cli.screen import Screen
@@ -29,21 +31,16 @@ def paper(
     if name == "list":
         _print_entries()
         return
-    from fedal.campaigns.paper.entries import find
-
     entry = find(name)
     if scale not in ("small", "full"):
         raise ConfigError(f"--scale {scale}: expected small or full.")
 
-    from fedal.campaigns.paper.outcome import HEADS
-    from fedal.campaigns.paper.run import play
     from fedal.figures.paper import draw
 
-    stop = StopOnce()
     with Screen(quiet).live() as screen:
         outcome = play(
             entry, cast(Literal["small", "full"], scale), out, seeds=seeds, jobs=jobs, watch=screen.watch,
-            should_stop=stop.requested,
+            should_stop=screen.should_stop,
         )  # fmt: skip
     print_table(outcome.title, list(HEADS), [line.cells() for line in outcome.lines])
     print(f"ours: {outcome.quantity}; spread: standard deviation over seeds")
@@ -60,9 +57,6 @@ def paper(
 
 
 def _print_entries() -> None:
-    from fedal.campaigns.paper.entries import ENTRIES
-    from fedal.campaigns.paper.run import choose_data, minutes
-
     found = {name: choose_data(name, "small") for name in {entry.dataset for entry in ENTRIES}}
     rows = []
     for entry in ENTRIES:

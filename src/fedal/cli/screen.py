@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fedal.campaigns.job import Job
+from fedal.cli.interrupt import StopOnce
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-    from fedal.campaigns.job import Job
 
 
 def accuracy_line(row: dict[str, Any]) -> str:
@@ -23,10 +24,11 @@ def accuracy_line(row: dict[str, Any]) -> str:
 
 
 class Screen:
-    """Shows one or several runs."""
+    """Shows one or several runs, and hears when they shall stop."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
+        self.should_stop = StopOnce().requested
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
 
@@ -39,53 +41,37 @@ class Screen:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = (
-            TextColumn("{task.description:<18}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+        name, done, note = map(
+            TextColumn, ("{task.description:<18}", "{task.completed}/{task.total}", "{task.fields[note]}")
         )
+        columns = (name, BarColumn(), done, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), note)
         with Progress(*columns, console=Console(stderr=True), transient=False) as self._bars:
             try:
                 yield self
             finally:
                 self._bars = None
 
-    def started(self, name: str, done: int, total: int) -> None:
-        if self._bars:
-            self._tasks[name] = self._bars.add_task(name, completed=done, total=total, note="")
-
-    def advanced(self, name: str, done: int, total: int) -> None:
-        if self._bars:
-            self._bars.update(self._tasks[name], completed=done, total=total)
-
-    def recorded(self, name: str, row: dict[str, Any]) -> None:
-        if row["phase"] != "after_global":
-            return
-        if self._bars:
-            self._bars.update(self._tasks[name], note=f"accuracy {row['test_accuracy']:.3f}")
-        elif not self._quiet:
-            print(f"{name:<18} {accuracy_line(row)}", flush=True)
-
-    def warned(self, text: str) -> None:
-        if self._bars:
-            self._bars.console.print(f"warning: {text}", markup=False)
-        else:
-            print(f"warning: {text}", file=sys.stderr, flush=True)
+    def show(self, name: str, event: str, details: Any) -> None:
+        """What a run tells of itself, by the names of `Listener`."""
+        if event == "warned" and self._bars:
+            self._bars.console.print(f"warning: {details}", markup=False)
+        elif event == "warned":
+            print(f"warning: {details}", file=sys.stderr, flush=True)
+        elif event == "recorded" and details["phase"] == "after_global":
+            if self._bars:
+                self._bars.update(self._tasks[name], note=f"accuracy {details['test_accuracy']:.3f}")
+            elif not self._quiet:
+                print(f"{name:<18} {accuracy_line(details)}", flush=True)
+        elif event in ("started", "advanced") and self._bars:
+            if event == "started":
+                self._tasks[name] = self._bars.add_task(name, note="")
+            self._bars.update(self._tasks[name], completed=details[0], total=details[1])
 
     def watch(self, job: Job, event: str, details: Any) -> None:
-        """The `Watcher` of a comparison."""
+        """The `Watcher` of a comparison: without bars, of each run only the end is shown."""
         name = f"{job.name} seed {job.seed}"
-        if event == "started":
-            self.started(name, *details)
-        elif event == "advanced":
-            self.advanced(name, *details)
-        elif event == "recorded" and (self._bars or details["final"]):
-            self.recorded(name, details)
-        elif event == "warned":
-            self.warned(f"{name}: {details}")
-        elif event == "not applicable":
-            self.warned(f"{name}: not applicable: {details}")
+        if event in ("warned", "not applicable"):
+            words = f"{name}: not applicable: {details}" if event == "not applicable" else f"{name}: {details}"
+            self.show(name, "warned", words)
+        elif event != "recorded" or self._bars or details["final"]:
+            self.show(name, event, details)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedal.cli.interrupt import StopOnce
 from fedal.cli.options import Quiet, Said, Trust, takes_settings
 from fedal.cli.printing import verdict
 from fedal.cli.screen import Screen
+from fedal.records.folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedal.config import Config
-    from fedal.data.world import World
+    from fedal.simulate.session import Listener
 
 Out = Annotated[Path | None, typer.Option(help="The run folder.", show_default="runs/DATE-METHOD-DATASET-SEED")]
 
@@ -38,8 +38,6 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Continue a run that was stopped or killed, or extend a finished one."""
-    from fedal.records.folder import RunFolder
-
     config = RunFolder(folder).read_config(trust=trust)
     if iterations is None and RunFolder(folder).summary.exists():
         print(f"{folder} is already complete. Extend it with `fedal resume {folder} --iterations N`.")
@@ -52,16 +50,7 @@ def resume(
     print(f"{verdict(result.final)}\nrun folder: {result.path}")
 
 
-def _listener(screen: Screen, name: str) -> Any:
+def _listener(screen: Screen, name: str) -> Listener:
     from fedal.simulate.session import Listener
 
-    def started(config: Config, world: World, models: dict[str, str], done: int, total: int) -> None:
-        screen.started(name, done * config.tau, total * config.tau)
-
-    return Listener(
-        started=started,
-        advanced=lambda done, total: screen.advanced(name, done, total),
-        recorded=lambda row: screen.recorded(name, row),
-        warned=screen.warned,
-        should_stop=StopOnce().requested,
-    )
+    return Listener.telling(partial(screen.show, name), screen.should_stop)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
-from fedal.cli.interrupt import StopOnce
+from fedal.campaigns.tune import PAPER_ROUNDS, WORDS, Range, Search, Tuning, paper_stages, parse_space
 from fedal.cli.options import Jobs, Quiet, Said, takes_settings
 from fedal.cli.printing import print_table, warn
 from fedal.cli.screen import Screen
 from fedal.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fedal.campaigns.tune import Tuning
 
 Grid = Annotated[list[str] | None, typer.Option("--grid", metavar="KEY=A,B,...", help="Values to try; repeatable.")]
 Ranges = Annotated[
@@ -37,8 +34,6 @@ def tune(
     quiet: Quiet = False,
 ) -> None:
     """Search settings and write best.toml. With --preset paper and no --grid: the paper's two stages, 120 rounds."""
-    from fedal.campaigns.tune import PAPER_ROUNDS, WORDS, Range, Search, paper_stages, parse_space
-
     values = said.settings()
     if objective not in ("train", "test"):
         raise ConfigError(f"--objective {objective}: expected train or test.")
@@ -54,10 +49,9 @@ def tune(
     if objective == "test":
         warn("the test set chooses the settings; its accuracy is no fair estimate any more")
 
-    stop = StopOnce()
     kind = cast(Literal["train", "test"], objective)
     with Screen(quiet).live() as screen:
-        search = Search(values, out, objective=kind, jobs=jobs, watch=screen.watch, should_stop=stop.requested)
+        search = Search(values, out, objective=kind, jobs=jobs, watch=screen.watch, should_stop=screen.should_stop)
         if trials is not None:
             if by_paper:
                 raise ConfigError("--trials: say what to choose from with --grid or --range.")

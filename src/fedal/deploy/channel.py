@@ -39,9 +39,7 @@ def refuse_plain_text_abroad(address: str) -> None:
         raise ConfigError(f"--insecure with {address}: plain text is for loopback addresses only. Use certificates.")
 
 
-def server_credentials(
-    authority: bytes, certificate: bytes, key: bytes, *, renewed: Callable[[], Pems | None] = lambda: None
-) -> grpc.ServerCredentials:
+def server_credentials(first: Pems, renewed: Callable[[], Pems | None] = lambda: None) -> grpc.ServerCredentials:
     """`renewed` is asked at every handshake; what it gives replaces the files from before."""
     if not TLS_1_3_ONLY:
         raise ConfigError("gRPC was imported before fedal and would allow TLS 1.2: import fedal.deploy first.")
@@ -53,8 +51,7 @@ def server_credentials(
         found = renewed()
         return shown(found) if found else None  # type: ignore[return-value]  # None: unchanged; the stubs forget it
 
-    first = shown(Pems(authority, certificate, key))
-    return grpc.dynamic_ssl_server_credentials(first, fetch, require_client_authentication=True)
+    return grpc.dynamic_ssl_server_credentials(shown(first), fetch, require_client_authentication=True)
 
 
 def open_channel(address: str, invitation: Invitation | None, largest: int = CHUNK_BYTES * 2) -> grpc.Channel:

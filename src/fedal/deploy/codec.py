@@ -6,7 +6,6 @@ message exists. Nothing is unpickled, imported or evaluated.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -23,15 +22,8 @@ from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.refusals import Code, Refused
 from fedal.messages import Message
 
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "uint8": torch.uint8,
-}
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
-NUMPY = {name: np.dtype(name) for name in DTYPES}
+NUMPY = {name: np.dtype(name) for name in ("float32", "float64", "int32", "int64", "uint8")}
+NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in NUMPY}
 LARGEST = 1e6  # of an output or its gradient: far beyond any sound logit, far below overflow of a sum
 LARGEST_SQUARE = LARGEST**2
 MAX_TENSORS = 4096
@@ -162,9 +154,3 @@ def largest_message(kinds: Iterable[type[Message]], sizes: Mapping[str, int], ca
         numbers = sum(math.prod(sizes[axis] for axis in axes) for axes in kind.layout.values())
         bound = max(bound, HEADER_BYTES + 8 * numbers)
     return bound
-
-
-def manifest(public_x: NDArray[Any]) -> str:
-    """The name of a public set: sha256 over type, shape and bytes."""
-    head = f"{public_x.dtype.str}|{','.join(map(str, public_x.shape))}|".encode()
-    return hashlib.sha256(head + np.ascontiguousarray(public_x).tobytes()).hexdigest()

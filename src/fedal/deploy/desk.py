@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedal.config import Config
-from fedal.data.world import Task
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import PROTOCOL_MINOR
-from fedal.deploy.codec import manifest
 from fedal.deploy.journal import Journal
+from fedal.deploy.plan import ServerPlan
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.seats import Seat
-from fedal.deploy.settings import Deployment
 from fedal.wire import Wire
 
 
@@ -25,20 +19,15 @@ class Desk:
 
     def __init__(
         self,
-        config: Config,
-        deployment: Deployment,
-        task: Task,
-        public_x: NDArray[np.float32],
+        plan: ServerPlan,
         feature_width: int,
         seats: Mapping[str, Seat],
         wire: Wire,
         journal: Journal,
         log: Callable[..., None],
     ) -> None:
-        self.federation, self.seats, self.public_x, self.log = deployment.federation, seats, public_x, log
-        self._config, self._policy, self._task, self._wire = config, deployment.policy, task, wire
-        self._feature_width, self._journal = feature_width, journal
-        self.public_sha256 = manifest(public_x)
+        self.plan, self.seats, self.log = plan, seats, log
+        self._feature_width, self._wire, self._journal = feature_width, wire, journal
         self.state = "starting"  # for the operator
 
     def admit(self, hello: pb.Hello) -> None:
@@ -47,7 +36,7 @@ class Desk:
         if hello.run and hello.run != self._journal.run and not hello.restart:
             raise Refused(Code.OTHER_RUN, "this site holds the state of another run. Choose another --state folder.")
         held = committed == 0 or committed in hello.rounds_held or hello.restart
-        if not held and self._policy == "wait":
+        if not held and self.plan.deployment.policy == "wait":
             raise Refused(
                 Code.STATE_LOST,
                 f"this site has no state of round {committed}. Restore its --state folder, or let it begin anew "
@@ -60,22 +49,22 @@ class Desk:
         return pb.Welcome(
             protocol_minor=PROTOCOL_MINOR,
             run=self._journal.run,
-            settings=json.dumps(self._config.for_sites()),
-            dataset=self._task.dataset,
-            input_shape=self._task.input_shape,
-            n_classes=self._task.n_classes,
-            public_samples=len(self.public_x),
-            public_sha256=self.public_sha256,
-            total_rounds=self._config.total_rounds,
+            settings=json.dumps(self.plan.config.for_sites()),
+            dataset=self.plan.task.dataset,
+            input_shape=self.plan.task.input_shape,
+            n_classes=self.plan.task.n_classes,
+            public_samples=len(self.plan.public_x),
+            public_sha256=self.plan.public_sha256,
+            total_rounds=self.plan.config.total_rounds,
             feature_width=self._feature_width,
         )
 
     def status(self) -> pb.StatusReply:
         reply = pb.StatusReply(
-            federation=self.federation,
+            federation=self.plan.deployment.federation,
             incarnation=self._journal.incarnation,
             round=self._journal.rounds,
-            total_rounds=self._config.total_rounds,
+            total_rounds=self.plan.config.total_rounds,
             state=self.state + self._slow(),
         )
         for name, seat in self.seats.items():

@@ -26,8 +26,9 @@ from fedal.data.streams import Samples
 from fedal.data.world import Task
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import CHUNK_BYTES, SERVICE
-from fedal.deploy.codec import Reader, manifest
+from fedal.deploy.codec import Reader
 from fedal.deploy.pki.authority import Invitation
+from fedal.deploy.plan import manifest
 from fedal.deploy.refusals import Code, Refused
 from fedal.engine.player import LocalPlayer
 from fedal.errors import ConfigError, DataError, FedalError

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from fedal.config import Config
-from fedal.data.world import Task
+from fedal.deploy.plan import ServerPlan
 from fedal.engine.loop import Federation
-from fedal.errors import CheckpointError, ConfigError
+from fedal.errors import ConfigError
 from fedal.records.checkpoint import load_newest, save_checkpoint
 from fedal.records.environment import describe_environment
-from fedal.records.folder import RunFolder, write_json
+from fedal.records.folder import RunFolder, read_json, write_json
 from fedal.records.rows import Moment, Record, is_recorded, over_clients
 from fedal.records.run import read_rows
 
@@ -24,11 +23,10 @@ SAVE_EVERY_S = 5.0  # checkpoint_every = auto
 class Journal:
     """The server's folder. A checkpoint in it is the commit of a round that every site has saved."""
 
-    def __init__(
-        self, folder: RunFolder, config: Config, task: Task, federation: Federation, log: Callable[..., None]
-    ) -> None:
-        self.folder, self._config, self._task, self._federation, self._log = folder, config, task, federation, log
-        self._about = folder.federation
+    def __init__(self, plan: ServerPlan, federation: Federation, log: Callable[..., None]) -> None:
+        self._config, self._task, self._federation, self._log = plan.config, plan.task, federation, log
+        self.folder = RunFolder(Path(plan.deployment.folder))
+        self._about = self.folder.federation
         self.run, self.incarnation, self.rounds, self.committed = "", 0, 0, 0
         self._began = self._saved_at = time.monotonic()
         self._record: Record | None = None
@@ -65,12 +63,9 @@ class Journal:
 
     def raise_incarnation(self) -> None:
         """On disk before anybody hears of it: what belongs to an older one is refused from now on."""
-        try:
-            content = json.loads(self._about.read_bytes())
-            self.run, self.incarnation = str(content["run"]), int(content["incarnation"]) + 1
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{self._about}: cannot be read ({type(error).__name__}: {error}).") from None
-        write_json(self._about, {**content, "incarnation": self.incarnation})
+        self.run, before = read_json(self._about, lambda found: (str(found["run"]), int(found["incarnation"])))
+        self.incarnation = before + 1
+        write_json(self._about, {"run": self.run, "incarnation": self.incarnation})
 
     def commit(self) -> None:
         assert self._record is not None

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
 
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.codec import Reader, encode
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.seats import Seat, Validate
+from fedal.engine.loop import Item, Result
 from fedal.engine.player import Said
+from fedal.learners.base import State
 from fedal.messages import Message
 from fedal.wire import Wire
-
-if TYPE_CHECKING:
-    from fedal.learners.base import State
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 class SitePlayer:

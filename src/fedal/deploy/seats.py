@@ -23,6 +23,9 @@ Policy = Literal["wait", "continue"]
 Key = tuple[int, int, int]
 """incarnation, round, exchange"""
 
+PARTS = {Code.WRONG_INCARNATION: "incarnation", Code.WRONG_ROUND: "round", Code.WRONG_EXCHANGE: "exchange"}
+"""Of a key: what is wrong if they differ."""
+
 Validate = Callable[[str, pb.Upload], Message]
 
 
@@ -61,7 +64,7 @@ class Seat:
         self._answer: Answer | None = None
         self._lost = ""
         self._must_save = False
-        self._left = False
+        self.left = False
         self._asked_at = 0.0
         self.answer_ms = 0.0
         self.refused = 0
@@ -77,10 +80,6 @@ class Seat:
             is_open = self._awaits is not None and self._answer is None
             return time.monotonic() - self._asked_at if is_open else 0.0
 
-    @property
-    def left(self) -> bool:
-        return self._left
-
     # the network's side
 
     def refuse_second(self, session: str) -> None:
@@ -94,7 +93,7 @@ class Seat:
         with self._lock:
             if self._link is not None:
                 self._link.close()
-            self._link, self._session, self._left = link, hello.session, False
+            self._link, self._session, self.left = link, hello.session, False
             link.send(pb.FromServer(welcome=welcome))
             if self._asked is not None and self._may_go_on(hello):
                 link.send(self._asked)
@@ -114,7 +113,7 @@ class Seat:
         kind = message.WhichOneof("body")
         if kind == "leaving":
             with self._lock:
-                self._left = self._left or link is self._link
+                self.left = self.left or link is self._link
                 self._changed.notify_all()
             return
         if kind not in ("upload", "done"):
@@ -206,10 +205,7 @@ class Seat:
     def _refuse_unasked(self, key: Key) -> None:
         if self._awaits is None:
             raise Refused(Code.UNEXPECTED, "an answer to nothing: no question is open.")
-        codes = (Code.WRONG_INCARNATION, Code.WRONG_ROUND, Code.WRONG_EXCHANGE)
-        for code, what, found, wanted in zip(
-            codes, ("incarnation", "round", "exchange"), key, self._awaits, strict=True
-        ):
+        for (code, what), found, wanted in zip(PARTS.items(), key, self._awaits, strict=True):
             if found != wanted:
                 raise Refused(code, f"an answer for {what} {found}; the present one is {wanted}.")
 

@@ -94,6 +94,7 @@ class Reception:
         if identity is None:
             refuse_plain_text_abroad(address)
         self._desk, self._address, self._identity, self._largest = desk, address, identity, largest
+        self._federation = desk.plan.deployment.federation
         self._server: Any = None
         self.port = 0
 
@@ -189,8 +190,8 @@ class Reception:
                 Code.PROTOCOL_MAJOR,
                 f"protocol {hello.protocol_major}; this server speaks {PROTOCOL_MAJOR}. Install its fedal release.",
             )
-        if hello.federation != self._desk.federation:
-            raise Refused(Code.WRONG_FEDERATION, f"this is federation {self._desk.federation}.")
+        if hello.federation != self._federation:
+            raise Refused(Code.WRONG_FEDERATION, f"this is federation {self._federation}.")
         site = self._caller(context, hello.site)
         if site not in self._desk.seats:
             raise Refused(Code.NOT_IN_ROSTER, "this site is not in the roster of the federation.")
@@ -213,7 +214,7 @@ class Reception:
         if self._identity is None:
             return claimed
         self._revocation(context)()
-        prefix = identity_uri(self._desk.federation, "")
+        prefix = identity_uri(self._federation, "")
         names = [
             name.decode(errors="replace") for name in context.auth_context().get("x509_subject_alternative_name", [])
         ]
@@ -224,7 +225,7 @@ class Reception:
 
     async def _public_set(self, request: pb.PublicSetRequest, context: Any) -> AsyncIterator[pb.Chunk]:
         await self._abort_strangers(context)
-        raw = np.ascontiguousarray(self._desk.public_x).tobytes()
+        raw = np.ascontiguousarray(self._desk.plan.public_x).tobytes()
         for start in range(0, len(raw), CHUNK_BYTES):
             yield pb.Chunk(data=raw[start : start + CHUNK_BYTES])
 

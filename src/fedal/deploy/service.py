@@ -12,39 +12,30 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from fedal import data as data_sources
-from fedal.config import Config
 from fedal.data.streams import Samples
-from fedal.data.world import Task
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import CONTROL_BYTES
 from fedal.deploy.codec import Reader, largest_message
 from fedal.deploy.desk import Desk
 from fedal.deploy.journal import Journal
 from fedal.deploy.pki.identity import ServerIdentity
+from fedal.deploy.plan import ServerPlan
 from fedal.deploy.player import InTurn, ReadWire, SitePlayer, upload_check
 from fedal.deploy.refusals import Code
 from fedal.deploy.seats import RoundLost, Seat
 from fedal.deploy.server import Reception
-from fedal.deploy.settings import Deployment
-from fedal.errors import ConfigError, Stopped
+from fedal.errors import Stopped
 from fedal.machine import refuse_windows
 from fedal.methods.server import Uploads
-from fedal.own_code import named_code
 from fedal.precision import dtype_of
-from fedal.records.folder import RunFolder
 from fedal.simulate.build import axis_lengths, build_federation, build_learner, build_server, model_of
 from fedal.simulate.checks import refuse_misfits, refuse_unfit_task
-from fedal.simulate.prepare import prepare_world
 
 LOOKS_INTO_MODELS = {"features", "same-features", "weights", "same-architecture"}
 TICK_S = 0.2
@@ -59,28 +50,6 @@ def log_line(event: str, **fields: Any) -> None:
     with suppress(OSError):
         sys.stderr.write(json.dumps({"time": moment, "event": event, **fields}) + "\n")
         sys.stderr.flush()
-
-
-@dataclass(frozen=True)
-class ServerPlan:
-    """What the server knows before anybody joins."""
-
-    config: Config
-    deployment: Deployment
-    task: Task
-    public_x: NDArray[np.float32]
-
-
-def plan_federation(config: Config, deployment: Deployment) -> ServerPlan:
-    """The public set and the task. Without n_classes they come from the config's data set, as in `fedal run`."""
-    code = named_code(config.model_dump(mode="json"))
-    if code and config.method in code:
-        raise ConfigError(f'method "{code[0]}" is code of your own; sites import nothing that a server names.')
-    if deployment.n_classes is not None and config.public is not None:
-        public_x = data_sources.load_public_npz(config.public)
-        return ServerPlan(config, deployment, Task("own", public_x.shape[1:], deployment.n_classes), public_x)
-    world = prepare_world(config)
-    return ServerPlan(config, deployment, world.task, world.public_x)
 
 
 class Service:
@@ -115,11 +84,9 @@ class Service:
         workers = InTurn(lambda: self.reception.flush())
         self._federation = build_federation(config, self._players.values(), self.server, self.wire, workers)
         self._federation.watch.exchanged = self._refuse_small_cohort
-        self.folder = RunFolder(Path(deployment.folder))
-        self.journal = Journal(self.folder, config, plan.task, self._federation, log)
-        self.desk = Desk(
-            config, deployment, plan.task, plan.public_x, width, self.seats, self.wire, self.journal, log
-        )  # fmt: skip
+        self.journal = Journal(plan, self._federation, log)
+        self.folder = self.journal.folder
+        self.desk = Desk(plan, width, self.seats, self.wire, self.journal, log)
         identity = None if insecure else ServerIdentity(Path(deployment.certificates), log)
         largest = largest_message(method.up, sizes, deployment.max_message_bytes)
         self.reception = Reception(self.desk, deployment.listen, identity, max(largest, CONTROL_BYTES))
@@ -134,7 +101,7 @@ class Service:
             try:
                 self.journal.open()
                 self.reception.open()
-                run, sha256 = self.journal.run, self.desk.public_sha256
+                run, sha256 = self.journal.run, self.desk.plan.public_sha256
                 self._log("listening", port=self.reception.port, run=run, public_sha256=sha256)
                 try:
                     self._play_on()

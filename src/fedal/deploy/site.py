@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import secrets
 import sys
@@ -24,7 +23,7 @@ from fedal.learners.base import State
 from fedal.machine import refuse_windows
 from fedal.messages import Message
 from fedal.records.checkpoint import load_checkpoint, load_newest, save_checkpoint, save_model
-from fedal.records.folder import RunFolder, write_json
+from fedal.records.folder import RunFolder, read_json, write_json
 
 MAX_MESSAGE_BYTES = 1 << 28
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
@@ -244,10 +243,7 @@ class Site:
 
 def _run_of(path: Path) -> str:
     """The run whose state the site holds."""
-    try:
-        return str(json.loads(path.read_bytes())["run"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
+    return read_json(path, lambda found: str(found["run"]))
 
 
 def join(plan: SitePlan, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:

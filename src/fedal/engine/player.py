@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fedal.errors import RunError
+from fedal.learners.base import Learner, State
 from fedal.messages import Message
 from fedal.methods.client import ClientLogic, ClientRound
-
-if TYPE_CHECKING:
-    from fedal.learners.base import Learner, State
 
 
 class MissedExchange(Exception):
@@ -34,27 +32,21 @@ class Player(Protocol):
 
     def begin(self, t: int) -> None:
         """Starts round t. Does not wait."""
-        ...
 
     def give(self, replies: Mapping[str, Message]) -> None:
         """Hands over the replies to its clients. Does not wait."""
-        ...
 
     def take(self) -> Said | None:
         """Waits for the next uploads; None at the end of the round. Any thread may call. Raises MissedExchange."""
-        ...
 
     def forget(self) -> None:
         """Leaves the round: the coroutine is never resumed, pending passes are dropped, the weights stay."""
-        ...
 
     def states(self) -> dict[str, Callable[[], State]]:
         """client -> what gives its state; nothing for a client that keeps its state itself."""
-        ...
 
     def load_states(self, states: Mapping[str, State]) -> None:
         """Takes back what `states` gave, and keeps none of its tensors."""
-        ...
 
 
 PhaseDone = Callable[[str, str], None]
@@ -79,7 +71,6 @@ class Elsewhere(Protocol):
 
     def place(self, names: tuple[str, ...], make: MakeClients, phase_done: PhaseDone) -> Sequence[RemotePlayer]:
         """New players for the clients, in place of those of before, of whom some may be lost."""
-        ...
 
 
 class LocalPlayer:

@@ -13,18 +13,16 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from fedal.engine.player import LocalPlayer, MakeClients, PhaseDone, PlayerLost, Said
 from fedal.errors import ConfigError, RunError
 from fedal.learners.base import Frozen, State
 from fedal.machine import available_cores
 from fedal.messages import Message
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CONNECT_S = 10.0
 
@@ -130,7 +128,7 @@ class RayLearner:
             self._phase = None
 
     def predict(self, x: Tensor) -> Tensor:
-        return cast("Tensor", self._ask("predict", x, self._phase)())
+        return cast(Tensor, self._ask("predict", x, self._phase)())
 
     def state_dict(self) -> State:
         return cast(State, self._ask("state")()["learner"])

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TypeVar
 
 import torch
 
 from fedal.engine.heap import Heap
+from fedal.engine.loop import Item, Result
 from fedal.machine import available_cores
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 CROWD = 32  # items of which so many keep something that the holes between are worth giving back
 

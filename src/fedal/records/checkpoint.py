@@ -109,14 +109,12 @@ def _checksum(body: dict[str, Any]) -> str:
 def _drop_old(folder: Path, round_: int) -> None:
     newest = f"round-{round_:07}.json"
     found = sorted(folder.glob("round-*.json"))
-    damaged = [path for path in found if path.name > newest]  # newer, and yet the run went on from an older one
-    for path in damaged + [path for path in found if path.name <= newest][:-KEEP]:
-        path.unlink()
-    committed = {path.stem for path in folder.glob("round-*.json")}
-    for path in folder.glob(f"round-*{TENSORS}"):
-        if path.stem not in committed:
-            path.unlink()
-    for path in folder.glob(f"{TEMPORARY}round-*"):  # of a save that was killed
+    kept = [path for path in found if path.name <= newest][
+        -KEEP:
+    ]  # a newer one was damaged: the run went on from these
+    dropped = [path for path in found if path not in kept]
+    tensors = [path for path in folder.glob(f"round-*{TENSORS}") if path.with_suffix(".json") not in kept]
+    for path in [*dropped, *tensors, *folder.glob(f"{TEMPORARY}round-*")]:  # the last are of a save that was killed
         path.unlink()
 
 

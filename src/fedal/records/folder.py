@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedal.config import Config, load_config, read_toml
 from fedal.durable import TEMPORARY, write_atomically
@@ -21,55 +20,24 @@ from fedal.own_code import named_code
 
 LOCK = "run.lock"
 
+Read = TypeVar("Read")
 
-@dataclass(frozen=True)
+
 class RunFolder:
     """The names of the files of a run."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.toml"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def clients(self) -> Path:
-        return self.path / "clients.jsonl"
-
-    @property
-    def partition(self) -> Path:
-        return self.path / "partition.npz"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def models(self) -> Path:
-        return self.path / "models"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def summary(self) -> Path:
-        """Written last: its presence says that the run is complete."""
-        return self.path / "summary.json"
-
-    @property
-    def failure(self) -> Path:
-        """Why the run stopped, if it failed."""
-        return self.path / "failure.json"
-
-    @property
-    def federation(self) -> Path:
-        """Of a server's folder: which federation it serves."""
-        return self.path / "federation.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.metrics = path / "metrics.jsonl"
+        self.clients = path / "clients.jsonl"
+        self.partition = path / "partition.npz"
+        self.checkpoints = path / "checkpoints"
+        self.models = path / "models"
+        self.environment = path / "environment.json"
+        self.summary = path / "summary.json"  # written last: its presence says that the run is complete
+        self.failure = path / "failure.json"  # why the run stopped, if it failed
+        self.federation = path / "federation.json"  # of a server's folder: which federation it serves
 
     @property
     def is_server(self) -> bool:
@@ -122,25 +90,23 @@ class RunFolder:
         """The resolved config; refuses to import modules it names unless the folder is trusted."""
         if not self.config.exists():
             raise ConfigError(f"no run in {self.path} (there is no config.toml). Start one with `fedal run`.")
-        if not trust:
-            self._refuse_imports()
-        before_stacks = "stacked" not in read_toml(self.config)  # a run of an older version goes on as it began
-        return load_config(self.config, {"stacked": False} if before_stacks else {})
-
-    def read_environment(self) -> dict[str, Any]:
-        try:
-            content: dict[str, Any] = json.loads(self.environment.read_bytes())
-            return {"clients": {}, **content}
-        except (OSError, ValueError, TypeError) as error:
-            raise CheckpointError(f"{self.environment}: cannot be read ({type(error).__name__}: {error}).") from None
-
-    def _refuse_imports(self) -> None:
-        imported = named_code(read_toml(self.config))
-        if imported:
+        if not trust and (imported := named_code(read_toml(self.config))):
             raise ConfigError(
                 f'{self.path} names code of its own, "{imported[0]}". Running it is running somebody\'s program: '
                 "if you trust the folder, say --trust (in Python: trust=True)."
             )
+        return load_config(self.config, {})
+
+    def read_environment(self) -> dict[str, Any]:
+        return read_json(self.environment, lambda found: {"clients": {}, **found})
+
+
+def read_json(path: Path, parse: Callable[[Any], Read]) -> Read:
+    """What `parse` makes of a JSON file of fedal's own; whatever fails is a CheckpointError."""
+    try:
+        return parse(json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

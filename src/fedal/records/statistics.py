@@ -165,8 +165,7 @@ def first_reaching(rows: Iterable[Row], target: float, key: str = "test_accuracy
     return None
 
 
-@dataclass(frozen=True)
-class Distribution:
+class Distribution(NamedTuple):
     """Five numbers that a box plot shows."""
 
     low: float

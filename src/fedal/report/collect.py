@@ -125,12 +125,13 @@ def read_record(path: Path, name: str) -> Record:
     """One run folder, as far as it can be read."""
     folder = RunFolder(path)
     record = Record(name, is_server=folder.is_server)
-    record.config = _part(record, folder.config, lambda text: clean(tomllib.loads(text)), {})
+    record.config = _part(record, folder.config, lambda path: clean(tomllib.loads(_text(path))), {})
     record.environment = _part(record, folder.environment, _json_object, {})
-    record.rows = _part(record, folder.metrics, lambda text: _rows(text, record, folder.metrics.name), [])
-    record.client_rows = _part(record, folder.clients, lambda text: _rows(text, record, folder.clients.name), [])
+    record.rows = _part(record, folder.metrics, lambda path: _rows(path, record), [])
+    record.client_rows = _part(record, folder.clients, lambda path: _rows(path, record), [])
     if not record.is_server:
-        _read_partition(record, folder.partition)
+        lost = ": the clients' data are not shown"
+        record.clients, record.class_counts = _part(record, folder.partition, _class_counts, ([], []), lost)
     if (path / "analysis" / "analysis.json").exists():
         record.analysis = _part(record, path / "analysis" / "analysis.json", _json_object, {})
     if (path / "analysis" / "output-matrix.json").exists():
@@ -166,15 +167,16 @@ def _note_state(record: Record, folder: RunFolder) -> None:
     )
 
 
-def _part(record: Record, path: Path, parse: Callable[[str], Any], otherwise: Any) -> Any:
+def _part(record: Record, path: Path, parse: Callable[[Path], Any], otherwise: Any, lost: str = "") -> Any:
+    """What is read of a file; `otherwise`, and a problem, if there is nothing to read. `lost` says what that means."""
     if not path.is_file():
-        record.problems.append(f"{path.name} is missing")
+        record.problems.append(f"{path.name} is missing{lost}")
         return otherwise
     try:
-        return parse(_text(path))
-    except (OSError, ValueError, RecursionError) as error:
+        return parse(path)
+    except (OSError, ValueError, RecursionError, KeyError, MemoryError, zipfile.BadZipFile) as error:
         reason = error.strerror if isinstance(error, OSError) else clean(str(error)) or "it is nested too deeply"
-        record.problems.append(f"{path.name} cannot be read ({reason})")
+        record.problems.append(f"{path.name} cannot be read ({reason}){lost}")
         return otherwise
 
 
@@ -184,17 +186,17 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
+def _json_object(path: Path) -> dict[str, Any]:
+    value = json.loads(_text(path))
     if not isinstance(value, dict):
         raise ValueError("it holds no JSON object")
     cleaned: dict[str, Any] = clean(value)
     return cleaned
 
 
-def _matrices(text: str) -> dict[str, list[list[float]]]:
+def _matrices(path: Path) -> dict[str, list[list[float]]]:
     """`{"before": [[p, ...], ...], "after": ...}`: one row per client, one probability per class."""
-    matrices = _json_object(text)
+    matrices = _json_object(path)
     for name, rows in matrices.items():
         try:
             found = np.array(rows, dtype=np.float64)
@@ -205,8 +207,8 @@ def _matrices(text: str) -> dict[str, list[list[float]]]:
     return matrices
 
 
-def _rows(text: str, record: Record, file: str) -> list[Row]:
-    rows, damaged = [], []
+def _rows(path: Path, record: Record) -> list[Row]:
+    rows, damaged, text, file = [], [], _text(path), path.name
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         row = _row(line)
         if row is None:
@@ -253,25 +255,18 @@ def _number(value: object) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _read_partition(record: Record, path: Path) -> None:
-    """The client x class table; it has one row per client and one column per class."""
-    if not path.is_file():
-        record.problems.append("partition.npz is missing: the clients' data are not shown")
-        return
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
-            if archive.getinfo("class_counts.npy").file_size > MOST_COUNTS:
-                raise ValueError("the table is too large")
-        with np.load(path, allow_pickle=False) as arrays:
-            counts = arrays["class_counts"]
-        clients = [clean(name.removeprefix("client/")) for name in names if name.startswith("client/")]
-        if counts.ndim != 2 or len(counts) != len(clients) or counts.dtype.kind not in "iu":
-            raise ValueError("its table does not fit its clients")
-    except (OSError, ValueError, KeyError, MemoryError, zipfile.BadZipFile) as error:
-        record.problems.append(f"partition.npz cannot be read ({clean(str(error))}): the clients' data are not shown")
-        return
-    record.clients, record.class_counts = clients, counts.tolist()
+def _class_counts(path: Path) -> tuple[list[str], list[list[int]]]:
+    """The clients, and the client x class table: one row per client and one column per class."""
+    with zipfile.ZipFile(path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        if archive.getinfo("class_counts.npy").file_size > MOST_COUNTS:
+            raise ValueError("the table is too large")
+    with np.load(path, allow_pickle=False) as arrays:
+        counts = arrays["class_counts"]
+    clients = [clean(name.removeprefix("client/")) for name in names if name.startswith("client/")]
+    if counts.ndim != 2 or len(counts) != len(clients) or counts.dtype.kind not in "iu":
+        raise ValueError("its table does not fit its clients")
+    return clients, counts.tolist()
 
 
 def clean(value: Any) -> Any:

@@ -51,6 +51,11 @@ class Overview:
     not_applicable: dict[str, str]
     problems: list[str]
 
+    def __post_init__(self) -> None:
+        """What the rows are compared by: a deployed federation has no global test set."""
+        own = OWN, OWN_WORST, OWN_SPREAD
+        self.accuracy, self.worst, self.unevenness = own if self.only_servers else (ACCURACY, WORST, SPREAD)
+
     @property
     def records(self) -> list[Record]:
         return [record for group in self.groups for record in group.records]
@@ -63,19 +68,6 @@ class Overview:
 
     def difference(self, group: Group, baseline: Group) -> Difference | None:
         return group.difference(baseline, self.accuracy.key)
-
-    @property
-    def accuracy(self) -> Measure:
-        """What the rows are compared by: a deployed federation has no global test set."""
-        return OWN if self.only_servers else ACCURACY
-
-    @property
-    def worst(self) -> Measure:
-        return WORST if self.accuracy is ACCURACY else OWN_WORST
-
-    @property
-    def unevenness(self) -> Measure:
-        return SPREAD if self.accuracy is ACCURACY else OWN_SPREAD
 
     def has(self, key: str) -> bool:
         """Whether any run records it."""

@@ -114,7 +114,7 @@ def chart_data(found: Overview) -> dict[str, Any]:
                 "label": group.label,
                 "curves": {measure.key: group.curve(measure.key) for measure in CURVES},
                 "clients": values,
-                "box": box and [box.low, box.quarter, box.median, box.three_quarters, box.high],
+                "box": box,
             }
         )
     counts = {group.client_count for group in found.groups if group.curve(DISCRIMINATOR.key)} - {0}

@@ -50,7 +50,7 @@ class Assembly:
 
 
 class _Staged:
-    """The inputs and labels of a world where the run computes."""
+    """The inputs and labels of a world where the run computes, and the clients that use them."""
 
     def __init__(self, config: Config, world: World) -> None:
         self._config, self._world = config, world
@@ -61,6 +61,13 @@ class _Staged:
     def private(self, client: str) -> PrivateData:
         data, indices = self._world.dataset, self._world.clients[client]
         return private_data(self._config, client, self.train, self.labels, indices, data.n_classes)
+
+    def learner(self, client: str, model: str, own: nn.Module | Learner | None = None) -> Learner:
+        return build_learner(self._config, self._world.task, client, model, self.public, own)
+
+    def logic(self, client: str, learner: Learner, phase_done: PhaseDone) -> ClientLogic:
+        told = partial(phase_done, client)
+        return build_client(self._config, client, learner, self.private(client), self.public, told)
 
 
 def assemble(
@@ -82,9 +89,7 @@ def assemble(
     }
     # Other processes make learners of their own: here one of each kind is enough to see what it can do.
     made_here = list(models) if elsewhere is None else list({model: name for name, model in models.items()}.values())
-    learners = {
-        name: build_learner(config, world.task, name, models[name], staged.public, own.get(name)) for name in made_here
-    }
+    learners = {name: staged.learner(name, models[name], own.get(name)) for name in made_here}
     width = refuse_misfits(method, learners, models)
     phase_done: PhaseDone = lambda client, phase: watch.phase_done(client, phase)  # noqa: E731 - it may be replaced
     players: list[Player]
@@ -125,21 +130,12 @@ def _players(
 
         logic = build_client(config, ", ".join(names), together, private, staged.public, all_done)
         players.append(StackPlayer(logic, members))
-    for name, learner in single.items():
-        told = partial(phase_done, name)
-        players.append(LocalPlayer(build_client(config, name, learner, staged.private(name), staged.public, told)))
-    return players
+    return players + [LocalPlayer(staged.logic(name, learner, phase_done)) for name, learner in single.items()]
 
 
 def build_clients(
     config_toml: str, world: World, models: Mapping[str, str], names: tuple[str, ...], phase_done: PhaseDone
 ) -> dict[str, ClientLogic]:
     """Some of the clients, for a process that works for no others."""
-    config = Config(**tomllib.loads(config_toml))
-    staged = _Staged(config, world)
-    logics = {}
-    for name in names:
-        learner = build_learner(config, world.task, name, models[name], staged.public)
-        told = partial(phase_done, name)
-        logics[name] = build_client(config, name, learner, staged.private(name), staged.public, told)
-    return logics
+    staged = _Staged(Config(**tomllib.loads(config_toml)), world)
+    return {name: staged.logic(name, staged.learner(name, models[name]), phase_done) for name in names}

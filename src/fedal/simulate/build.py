@@ -35,8 +35,12 @@ def build_learner(
     config: Config, task: Task, client: str, name: str, public: Samples, own: nn.Module | Learner | None = None
 ) -> Learner:
     """The learner of one client: a model by name, a module to train, or a learner of any framework."""
-    if own is None or isinstance(own, nn.Module):
-        learner: Learner = _torch_learner(config, client, name, own, task)
+    if own is None:
+        with torch_seeded(config.seed, "weights", client):
+            own = build(name, task.input_shape, task.n_classes)
+    if isinstance(own, nn.Module):
+        check_output_width(own, task.input_shape, task.n_classes, name=f"{name} of {client}")
+        learner: Learner = _learner(config, own, client)
     else:
         learner = refuse_incomplete(own, client)
     if not config.allow_nondeterministic:
@@ -102,9 +106,8 @@ def axis_lengths(config: Config, task: Task, feature_width: int) -> dict[str, in
     """The lengths of all axes that messages of this run may name."""
     method = config.method_object()
     sizes = {"B": config.batch_size, "B-1": config.batch_size - 1, "K": task.n_classes, "d": feature_width}
-    sizes |= {"x": math.prod(task.input_shape)}
-    sizes |= {axis: getattr(config.options, option) for axis, option in method.axes.items()}
-    return sizes
+    own = {axis: getattr(config.options, option) for axis, option in method.axes.items()}
+    return {**sizes, "x": math.prod(task.input_shape), **own}
 
 
 def _public_view(config: Config, public: Samples) -> PublicData | None:
@@ -127,35 +130,10 @@ def model_of(config: Config, client: str, listed: str | None, task: Task) -> str
     return pool[int(raw_bits(philox_key(config.seed, "architecture", client), 0, 1)[0] % len(pool))]
 
 
-def _torch_learner(config: Config, client: str, name: str, own: nn.Module | None, task: Task) -> TorchLearner:
-    if own is None:
-        with torch_seeded(config.seed, "weights", client):
-            own = build(name, task.input_shape, task.n_classes)
-    check_output_width(own, task.input_shape, task.n_classes, name=f"{name} of {client}")
-    return _learner(config, own, client)
-
-
 def _learner(config: Config, model: nn.Module, owner: str) -> TorchLearner:
-    return TorchLearner(
-        model,
-        _settings(config),
-        seed=config.seed,
-        owner=owner,
-        dtype=dtype_of(config.precision),
-        device=config.device,
-    )
-
-
-def _settings(config: Config) -> TorchSettings:
-    return TorchSettings(
-        optimizer=config.optimizer,
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        fused=config.fused,
-        channels_last=config.channels_last,
-        bf16=config.precision == "bf16",
-    )
+    steps = config.optimizer, config.lr, config.momentum, config.weight_decay, config.fused, config.channels_last
+    settings, dtype = TorchSettings(*steps, bf16=config.precision == "bf16"), dtype_of(config.precision)
+    return TorchLearner(model, settings, seed=config.seed, owner=owner, dtype=dtype, device=config.device)
 
 
 def _server_learner(config: Config, task: Task, name: str, input_shape: tuple[int, ...] | None = None) -> Learner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +98,13 @@ def public_size(config: Config, dataset: Dataset) -> int:
         return config.public_size
     known = data_sources.SOURCES.get(dataset.name)
     return (known and known.public_size) or min(MOST_PUBLIC, len(dataset.train_y) // 4)
+
+
+def resolved(config: Config) -> dict[str, Any]:
+    """What a run makes of its partition and its length where they are left open."""
+    is_open = config.iterations is None and config.rounds is None
+    length = {"iterations": config.total_rounds * config.tau} if is_open else {}
+    return {"partition": config.partition or default_partition(config), **length}
 
 
 def default_partition(config: Config) -> str:

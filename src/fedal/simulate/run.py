@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 from fedal import methods
 from fedal.config import Config
 from fedal.data.dataset import Dataset
-from fedal.engine.player import PlayerLost
+from fedal.engine.player import Elsewhere, PlayerLost
 from fedal.engine.ray import ray_cluster
-from fedal.engine.threads import thread_workers
+from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError
 from fedal.machine import refuse_windows
 from fedal.records.environment import describe_environment, environment_differences
@@ -25,7 +26,7 @@ from fedal.records.folder import RunFolder
 from fedal.records.run import Run
 from fedal.simulate.assemble import OwnModels
 from fedal.simulate.prepare import prepare_world, restore_world
-from fedal.simulate.session import Engine, Listener, Order, Session
+from fedal.simulate.session import Listener, Session
 
 MAX_LIVES = 10  # of one run whose actors die
 
@@ -46,12 +47,11 @@ def run(
     _refuse_unknown_clients(config, models)
     world = prepare_world(config, data, public)
     with _engine(config, models) as engine:
-        order = Order(config, folder, world, listener or Listener(), models, data is not None)
-        session = Session(order, engine)
+        session = Session(config, folder, world, listener or Listener(), *engine, models, data is not None)
         folder.create()
         with folder.locked():
             folder.refuse_if_taken()
-            _play_to_the_end(order, engine, session)
+            _play_to_the_end(session)
     return Run(folder.path, trust=True, models=models)
 
 
@@ -86,8 +86,8 @@ def resume(
         else:  # killed before it was written; it follows from the seed
             world = prepare_world(config, data, public)
         with _engine(config, models) as engine:
-            order = Order(config, folder, world, listener, models, data is not None)
-            _play_to_the_end(order, engine, Session(order, engine), grows=grows)
+            session = Session(config, folder, world, listener, *engine, models, data is not None)
+            _play_to_the_end(session, grows=grows)
     return Run(folder.path, trust=trust, models=models)
 
 
@@ -130,10 +130,11 @@ def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, mo
 
 
 @contextmanager
-def _engine(config: Config, models: OwnModels | None) -> Iterator[Engine]:
+def _engine(config: Config, models: OwnModels | None) -> Iterator[tuple[ThreadWorkers, Elsewhere | None]]:
+    """Threads of this process, and the other processes that they speak to if the clients are there."""
     if config.engine == "threads":
         with thread_workers(config.workers) as workers:
-            yield Engine(workers)
+            yield workers, None
         return
     if models:
         raise ConfigError(
@@ -145,10 +146,10 @@ def _engine(config: Config, models: OwnModels | None) -> Iterator[Engine]:
             f'engine = ray: method "{config.method}" is registered in this process only. Name it package.module:METHOD.'
         )
     with ray_cluster(config.ray_address, config.workers) as cluster, thread_workers(cluster.workers) as workers:
-        yield Engine(workers, cluster)
+        yield workers, cluster
 
 
-def _play_to_the_end(order: Order, engine: Engine, session: Session, *, grows: bool = False) -> None:
+def _play_to_the_end(session: Session, *, grows: bool = False) -> None:
     """When a process of clients dies, the run goes on from the newest checkpoint, as a resumed one does."""
     for life in itertools.count(1):
         try:
@@ -157,5 +158,5 @@ def _play_to_the_end(order: Order, engine: Engine, session: Session, *, grows: b
         except PlayerLost as lost:
             if life == MAX_LIVES:
                 raise
-            order.listener.warned(f"{lost}. Going on from the newest checkpoint with new actors.")
-            session = Session(order, engine)
+            session.listener.warned(f"{lost}. Going on from the newest checkpoint with new actors.")
+            session = replace(session)  # assembled anew

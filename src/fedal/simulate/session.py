@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 from fedal.config import Config
 from fedal.data.world import World
@@ -22,7 +23,7 @@ from fedal.records.folder import RunFolder, write_json
 from fedal.records.rows import Record
 from fedal.simulate.assemble import OwnModels, assemble
 from fedal.simulate.checks import refuse_missing_device
-from fedal.simulate.prepare import default_partition
+from fedal.simulate.prepare import resolved
 from fedal.simulate.recorder import Recorder
 from fedal.simulate.stacking import resolve_stacked
 
@@ -34,42 +35,41 @@ SAVE_SHARE = 0.02  # checkpoint_every = auto: saving costs at most this share of
 class Listener:
     """Whoever watches a run. Every method may be replaced."""
 
-    started: Callable[[Config, World, dict[str, str], int, int], None] = lambda *_: None  # ..., rounds done, in all
-    advanced: Callable[[int, int], None] = lambda *_: None  # iterations done, in all
+    started: Callable[[int, int], None] = lambda done, total: None  # iterations done, in all
+    advanced: Callable[[int, int], None] = lambda done, total: None
     recorded: Callable[[dict[str, Any]], None] = lambda row: None
     warned: Callable[[str], None] = lambda text: None
     should_stop: Callable[[], bool] = lambda: False
 
+    @classmethod
+    def telling(cls, tell: Callable[[str, Any], None], should_stop: Callable[[], bool]) -> Self:
+        """One that passes everything on, with the name of the event in front."""
+        return cls(
+            lambda *progress: tell("started", progress),
+            lambda *progress: tell("advanced", progress),
+            partial(tell, "recorded"),
+            partial(tell, "warned"),
+            should_stop,
+        )
 
-@dataclass(frozen=True)
-class Engine:
-    """Threads of this process, and the other processes that they speak to if the clients are there."""
 
-    workers: ThreadWorkers
-    elsewhere: Elsewhere | None = None
-
-
-@dataclass(frozen=True)
-class Order:
-    """What is to be played, and where it is written."""
+@dataclass
+class Session:
+    """Everything that can be refused is refused when it is made; `play` writes."""
 
     config: Config
     folder: RunFolder
     world: World
     listener: Listener
+    workers: ThreadWorkers
+    elsewhere: Elsewhere | None  # other processes that the threads speak to if the clients are there
     models: OwnModels | None = None
     own_data: bool = False  # given in Python: not in the folder
 
-
-class Session:
-    """Everything that can be refused is refused when it is made; `play` writes."""
-
-    def __init__(self, order: Order, engine: Engine) -> None:
-        self._config, self._folder, self._world = order.config, order.folder, order.world
-        self._listener, self._own_data = order.listener, order.own_data
-        refuse_missing_device(self._config.device)
+    def __post_init__(self) -> None:
+        refuse_missing_device(self.config.device)
         self._assembly = assemble(
-            self._config, self._world, engine.workers, own_models=order.models, elsewhere=engine.elsewhere
+            self.config, self.world, self.workers, own_models=self.models, elsewhere=self.elsewhere
         )
         self._seconds_before = 0.0
         self._started = self._saved_at = time.monotonic()
@@ -87,82 +87,82 @@ class Session:
             if isinstance(error, FedalError):
                 raise
             raise RunError(
-                f"{type(error).__name__}: {error}. The last checkpoint in {self._folder.path} stands."
+                f"{type(error).__name__}: {error}. The last checkpoint in {self.folder.path} stands."
             ) from error
 
     def _write_folder(self, grows: bool) -> None:
         """Config first: a folder with it and no checkpoint resumes at round 0."""
         if grows:  # never complete and longer at once, whenever it is killed
-            self._folder.summary.unlink(missing_ok=True)
-        if grows or not self._folder.config.exists():
-            write_atomically(self._folder.config, self._resolved().to_toml().encode())
-        if not self._folder.partition.exists():
-            self._world.save(self._folder.partition)
-        if not self._folder.environment.exists():
-            data = self._world.dataset
+            self.folder.summary.unlink(missing_ok=True)
+        if grows or not self.folder.config.exists():
+            write_atomically(self.folder.config, self._resolved().to_toml().encode())
+        if not self.folder.partition.exists():
+            self.world.save(self.folder.partition)
+        if not self.folder.environment.exists():
+            data = self.world.dataset
             write_json(
-                self._folder.environment,
+                self.folder.environment,
                 {
                     **describe_environment(),
                     "clients": self._assembly.model_names,
                     "input_shape": list(data.sample_shape),
                     "n_classes": data.n_classes,
                     "data": f"{data.name}: {data.provenance}" if data.provenance else data.name,
-                    "data_given_in_python": self._own_data,
+                    "data_given_in_python": self.own_data,
                 },
             )
 
     def _play(self) -> None:
-        found = load_newest(self._folder.checkpoints, self._listener.warned)
+        found = load_newest(self.folder.checkpoints, self.listener.warned)
         done, state = found if found is not None else (0, None)
-        with closing(Record(self._folder, state["record_bytes"] if state else {})) as record:
-            recorder = Recorder(self._assembly, record, self._listener.recorded)
+        with closing(Record(self.folder, state["record_bytes"] if state else {})) as record:
+            recorder = Recorder(self._assembly, record, self.listener.recorded)
             if state:
                 self._seconds_before = float(state["seconds"])
                 self._assembly.federation.load_state_dict(state)
                 recorder.load_state_dict(state["record"])
             del found, state  # its tensors are pages of the file, which would fill memory, and the disk after its end
-            self._folder.checkpoints.mkdir(exist_ok=True)
-            sync_folder(self._folder.path)  # new names must last as long as the checkpoint that counts their bytes
+            self.folder.checkpoints.mkdir(exist_ok=True)
+            sync_folder(self.folder.path)  # new names must last as long as the checkpoint that counts their bytes
             self._play_rounds(done, record, recorder)
-            final = recorder.final(self._config.total_rounds, self._seconds())  # after the last checkpoint: see `grows`
+            final = recorder.final(self.config.total_rounds, self._seconds())  # after the last checkpoint: see `grows`
             record.sync()
         self._finish(final)
 
     def _play_rounds(self, done: int, record: Record, recorder: Recorder) -> None:
-        tau, total = self._config.tau, self._config.total_rounds
-        self._listener.started(self._config, self._world, self._assembly.model_names, done, total)
+        tau, total = self.config.tau, self.config.total_rounds
+        self.listener.started(done * tau, total * tau)
         for t in range(done, total):
             recorder.begin(t, last=t + 1 == total)
             present = self._assembly.federation.play_round(t)
             recorder.end(t + 1, present, self._seconds())
-            self._listener.advanced((t + 1) * tau, total * tau)
-            stop = self._listener.should_stop()
+            self.listener.advanced((t + 1) * tau, total * tau)
+            stop = self.listener.should_stop()
             if t + 1 == total or stop or self._save_is_due(t + 1):
                 self._save(t + 1, record, recorder)
             if stop and t + 1 < total:
                 at = (t + 1) * tau
-                raise Stopped(f"stopped after iteration {at}. Continue with `fedal resume {self._folder.path}`.")
+                raise Stopped(f"stopped after iteration {at}. Continue with `fedal resume {self.folder.path}`.")
 
     def _finish(self, final: dict[str, Any]) -> None:
-        self._folder.models.mkdir(exist_ok=True)
+        self.folder.models.mkdir(exist_ok=True)
         for client, learner in self._assembly.learners.items():
-            save_model(self._folder.models / f"{client}.safetensors", learner.state_dict())
-        self._folder.failure.unlink(missing_ok=True)
-        write_json(self._folder.summary, {"status": "complete", "final": final})
+            save_model(self.folder.models / f"{client}.safetensors", learner.state_dict())
+        self.folder.failure.unlink(missing_ok=True)
+        write_json(self.folder.summary, {"status": "complete", "final": final})
 
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._started
 
     def _save_is_due(self, rounds: int) -> bool:
-        if isinstance(self._config.checkpoint_every, int):
-            return rounds % self._config.checkpoint_every == 0
+        if isinstance(self.config.checkpoint_every, int):
+            return rounds % self.config.checkpoint_every == 0
         return time.monotonic() - self._saved_at >= max(FIRST_SAVE_S, self._save_cost_s / SAVE_SHARE)
 
     def _save(self, rounds: int, record: Record, recorder: Recorder) -> None:
         began = time.monotonic()
         kept = {"record_bytes": record.sync(), "record": recorder.state_dict(), "seconds": self._seconds()}
-        save_checkpoint(self._folder.checkpoints, rounds, {**kept, **self._assembly.federation.state_dict()})
+        save_checkpoint(self.folder.checkpoints, rounds, {**kept, **self._assembly.federation.state_dict()})
         self._saved_at = time.monotonic()
         self._save_cost_s = self._saved_at - began
 
@@ -170,7 +170,7 @@ class Session:
         cause = error.__cause__ or error
         try:
             write_json(
-                self._folder.failure,
+                self.folder.failure,
                 {
                     "error": f"{type(error).__name__}: {error}",
                     "traceback": "".join(traceback.format_exception(cause)),
@@ -178,16 +178,10 @@ class Session:
                 },
             )
         except OSError:  # the disk is full: the reason still reaches the terminal
-            self._listener.warned(f"the reason could not be written to {self._folder.failure}")
+            self.listener.warned(f"the reason could not be written to {self.folder.failure}")
 
     def _resolved(self) -> Config:
         """The config with everything decided that was left to the data: what config.toml records."""
-        changes: dict[str, Any] = {
-            "partition": self._config.partition or default_partition(self._config),
-            "stacked": resolve_stacked(self._config, self._assembly.model_names),
-        }
-        if self._world.public is not None:
-            changes["public_size"] = len(self._world.public)
-        if self._config.iterations is None and self._config.rounds is None:
-            changes["iterations"] = self._config.total_rounds * self._config.tau
-        return self._config.with_(**changes)
+        stacked = resolve_stacked(self.config, self._assembly.model_names)
+        public = {} if self.world.public is None else {"public_size": len(self.world.public)}
+        return self.config.with_(**resolved(self.config), **public, stacked=stacked)

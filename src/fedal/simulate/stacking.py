@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from fedal.config import Config
 from fedal.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fedal.config import Config
 
 STACK = 5  # clients in one stack: more share the cost of an operator, fewer keep more cores busy
 STACKABLE_METHODS = ("local", "fedmd", "fedmd-lf", "fedal")  # mathematics on (..., B, K) outputs alone

@@ -71,6 +71,7 @@ class PaperEntry:
         return own or MINIATURES[dataset]
 
 
+WIDE_RESNETS = {"clients": 4, "iterations": 100, "models": ("wrn-10-1", "wrn-16-1"), "eval_samples": 200}
 MINIATURES = {
     "digits": Miniature(
         {"clients": 10, "iterations": 300, "min_samples": 2}, seeds=3, run_s=15, public_share=0.3,
@@ -78,22 +79,14 @@ MINIATURES = {
     ),
     "mnist": Miniature({"clients": 10, "iterations": 300}, seeds=1, run_s=100),
     "svhn": Miniature(
-        {"clients": 4, "iterations": 100, "models": ("wrn-10-1", "wrn-16-1"), "eval_samples": 200,
-         "accept_unverified": True}, seeds=1, run_s=110, words="without the widest WideResNet",
+        {**WIDE_RESNETS, "accept_unverified": True}, seeds=1, run_s=110, words="without the widest WideResNet",
     ),
-    "cifar10": Miniature(
-        {"clients": 4, "iterations": 100, "models": ("wrn-10-1", "wrn-16-1"), "eval_samples": 200}, seeds=1, run_s=110,
-        words="WideResNets instead of ResNets",
-    ),
-    "cinic10": Miniature(
-        {"clients": 4, "iterations": 100, "models": ("wrn-10-1", "wrn-16-1"), "eval_samples": 200}, seeds=1, run_s=110,
-        words="WideResNets instead of ResNets",
-    ),
+    "cifar10": Miniature(WIDE_RESNETS, seeds=1, run_s=110, words="WideResNets instead of ResNets"),
+    "cinic10": Miniature(WIDE_RESNETS, seeds=1, run_s=110, words="WideResNets instead of ResNets"),
     "celeba": Miniature({"clients": 4, "iterations": 150, "min_samples": 2}, seeds=1, run_s=225),
 }  # fmt: skip
-PRETRAIN_SHARE = (
-    0.2  # of a miniature: FCCL's 1000 iterations are a tenth to a third of the paper's runs, and longer than it
-)
+# Of a miniature: FCCL's 1000 iterations are a tenth to a third of the paper's runs, and longer than it.
+PRETRAIN_SHARE = 0.2
 STAND_IN = "digits"  # plays in miniatures for a data set that is not installed, and the table says so
 FULL_SEEDS = 3  # the paper does not say how many it has
 

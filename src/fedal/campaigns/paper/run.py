@@ -6,27 +6,19 @@ entry that was interrupted continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedal import data as data_sources
 from fedal import methods as known_methods
 from fedal.campaigns.compare import plan_comparison
-from fedal.campaigns.job import Watcher
-from fedal.campaigns.paper.entries import (
-    FIGURE_ONLY,
-    FULL_SEEDS,
-    MINIATURES,
-    PRETRAIN_SHARE,
-    STAND_IN,
-    Column,
-    PaperEntry,
-    full_settings,
-    small_settings,
-)
+from fedal.campaigns.job import Job, Watcher
+from fedal.campaigns.paper import entries
+from fedal.campaigns.paper.entries import Column, PaperEntry
 from fedal.campaigns.paper.outcome import Outcome, Scale, TableLine, config_words
-from fedal.campaigns.pool import play_jobs
+from fedal.campaigns.pool import JobOutcome, play_jobs
 from fedal.data.check import check
 
 
@@ -45,9 +37,11 @@ def play(
     outcome = Outcome(entry, scale, words, out / scale, notes=[*entry.notes])
     if scale == "small":
         outcome.notes.append(_what_small_means(entry, dataset))
-    n_seeds = seeds or (FULL_SEEDS if scale == "full" else entry.small_on(dataset).seeds)
+    n_seeds = seeds or (entries.FULL_SEEDS if scale == "full" else entry.small_on(dataset).seeds)
     settings = {
-        column.name: full_settings(entry, column) if scale == "full" else small_settings(entry, column, dataset)
+        column.name: entries.full_settings(entry, column)
+        if scale == "full"
+        else entries.small_settings(entry, column, dataset)
         for column in entry.columns
     }
     if problem:
@@ -59,7 +53,7 @@ def play(
 
         outcome.lines += [divide(outcome, column, settings[column.name], n_seeds) for column in entry.columns]
     else:
-        _compare(outcome, settings, n_seeds, jobs, watch, should_stop)
+        _compare(outcome, settings, n_seeds, partial(play_jobs, at_once=jobs, watch=watch, should_stop=should_stop))
     return outcome
 
 
@@ -68,13 +62,13 @@ def choose_data(name: str, scale: Scale) -> tuple[str, str, str]:
     report = check(name) if data_sources.is_installed(name) else None
     if report is not None and report.ok:
         return name, name, ""
-    if report is not None and scale == "small" and "accept_unverified" in MINIATURES[name].settings:
+    if report is not None and scale == "small" and "accept_unverified" in entries.MINIATURES[name].settings:
         return name, f"{name} (files that are not the publisher's, such as SVHN-40k restored)", ""
     command = data_sources.describe(name).fetch_command()
     state = "is not installed" if report is None else "has files that are not the publisher's"
     if scale == "full":
         return name, name, f"{name} {state}; type: {command}"
-    return STAND_IN, f"{STAND_IN} in place of {name}, which {state} (type: {command})", ""
+    return entries.STAND_IN, f"{entries.STAND_IN} in place of {name}, which {state} (type: {command})", ""
 
 
 def minutes(entry: PaperEntry, dataset: str, cores: int = 2) -> float:
@@ -115,7 +109,7 @@ def _small_options(entry: PaperEntry, dataset: str) -> dict[str, Any]:
     """The options of miniatures that a method of the entry has."""
     settings = entry.small_on(dataset).settings
     known = {key for name in _installed(entry) for key in known_methods.get(name).options.model_fields}
-    options: dict[str, Any] = {"pretrain_iterations": round(PRETRAIN_SHARE * settings["iterations"])}
+    options: dict[str, Any] = {"pretrain_iterations": round(entries.PRETRAIN_SHARE * settings["iterations"])}
     if isinstance(settings.get("models"), tuple):  # the data set's largest candidate would take most of the time
         options["server_model"] = settings["models"][-1]
     return {key: value for key, value in options.items() if key in known}
@@ -126,16 +120,14 @@ def _installed(entry: PaperEntry) -> list[str]:
 
 
 def _line_without(column: Column, what: str, settings: Mapping[str, Any], reason: str) -> TableLine:
-    return TableLine(column.name, what, config_words(settings), (), column.paper.get(what, FIGURE_ONLY), reason)
+    return TableLine(column.name, what, config_words(settings), (), column.paper.get(what, entries.FIGURE_ONLY), reason)
 
 
 def _compare(
     outcome: Outcome,
     settings: Mapping[str, dict[str, Any]],
     seeds: int,
-    jobs: int,
-    watch: Watcher,
-    should_stop: Callable[[], bool],
+    play_all: Callable[[Sequence[Job]], Sequence[JobOutcome]],
 ) -> None:
     """Plays the comparisons of all columns and reads the lines off them. `settings` are those of each column."""
     from fedal.campaigns.paper.readings import read_lines
@@ -147,9 +139,7 @@ def _compare(
         options = _small_options(entry, each["dataset"]) if outcome.scale == "small" else {}
         path, label = outcome.folder / folder_name(each), name if len(settings) > 1 else ""
         plans.append(plan_comparison(installed, seeds, path, {**each, **options}, label))
-    ended = iter(
-        play_jobs([job for plan in plans for job in plan.all_jobs], jobs, watch=watch, should_stop=should_stop)
-    )
+    ended = iter(play_all([job for plan in plans for job in plan.all_jobs]))
     for column, plan in zip(entry.columns, plans, strict=True):
         found = plan.conclude([next(ended) for _ in plan.all_jobs])
         outcome.rows[column.name] = found.rows

@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedal.durable import append, replacing, write_atomically
 from fedal.errors import ConfigError
+from fedal.records.folder import write_json
 
 DAYS = 90
 AUTHORITY_DAYS = 3650
@@ -50,18 +51,15 @@ class Invitation:
     federation: str
     site: str
     public_sha256: str | None
-    authority: bytes
-    certificate: bytes
-    key: bytes
+    first: Pems  # as they were when it was read
     folder: Path | None = None
 
     def pems(self) -> Pems:
         """As they are in the folder now, so that a renewed certificate is used from the next connection on."""
-        now = Pems(self.authority, self.certificate, self.key)
         try:
-            return now if self.folder is None else read_pems(self.folder)
+            return self.first if self.folder is None else read_pems(self.folder)
         except ConfigError:  # perhaps a copy under way
-            return now
+            return self.first
 
 
 def identity_uri(federation: str, site: str) -> str:
@@ -107,8 +105,7 @@ def issue_client(folder: Path, site: str, public_sha256: str | None, days: int =
     refuse_bad_invitation(site, public_sha256)
     federation = federation_of(folder)
     out = _issue(folder, site, [_uri(federation, site)], ExtendedKeyUsageOID.CLIENT_AUTH, days)
-    content = {"federation": federation, "site": site, "public_sha256": public_sha256}
-    (out / "invitation.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_json(out / "invitation.json", {"federation": federation, "site": site, "public_sha256": public_sha256})
     return out
 
 
@@ -133,13 +130,8 @@ def federation_of(folder: Path) -> str:
 def read_invitation(folder: Path) -> Invitation:
     content = read_json(folder / "invitation.json", "Ask the federation's operator for your invitation folder.")
     try:
-        return Invitation(
-            str(content["federation"]),
-            str(content["site"]),
-            content["public_sha256"],
-            *read_pems(folder),
-            folder,
-        )
+        federation, site, public_sha256 = (content[key] for key in ("federation", "site", "public_sha256"))
+        return Invitation(str(federation), str(site), public_sha256, read_pems(folder), folder)
     except KeyError as error:
         raise ConfigError(f"{folder / 'invitation.json'}: {error} is missing.") from None
 

@@ -27,6 +27,7 @@ from fedal.deploy.pki import authority as certs
 from fedal.deploy.pki.authority import REQUEST
 from fedal.durable import sync_folder, write_atomically
 from fedal.errors import ConfigError
+from fedal.records.folder import write_json
 
 HOURS = 72
 LEDGER = "tokens"
@@ -69,21 +70,15 @@ def make_token(
 ) -> Path:
     """A token for this site in `folder/SITE.token`, good for one certificate. An older one is void."""
     certs.refuse_bad_invitation(site, public_sha256)
-    token = Token(
-        certs.federation_of(folder),
-        site,
-        public_sha256,
-        certs.read_pem(folder / "ca.pem").decode(),
-        secrets.token_hex(16),
-        secrets.token_hex(32),
-    )
+    federation, authority = certs.federation_of(folder), certs.read_pem(folder / "ca.pem").decode()
+    token = Token(federation, site, public_sha256, authority, secrets.token_hex(16), secrets.token_hex(32))
     ledger = folder / LEDGER
     ledger.mkdir(mode=0o700, exist_ok=True)
     void_tokens(folder, site)
     content = {"secret": token.secret, "until": time.time() + 3600 * hours, "days": days}
-    write_atomically(ledger / f"{site}.{token.number}.json", _json(content))
+    write_json(ledger / f"{site}.{token.number}.json", content)
     path = folder / f"{site}.token"
-    certs.write_secret(path, _json(asdict(token)))
+    certs.write_secret(path, json.dumps(asdict(token), indent=1).encode())
     return path
 
 
@@ -105,9 +100,9 @@ def make_request(token_file: Path, out: Path | None = None) -> Path:
     asked = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     pem = asked.public_bytes(serialization.Encoding.PEM)
     write_atomically(out / "ca.pem", token.authority.encode())
-    write_atomically(out / "invitation.json", _json(content))
+    write_json(out / "invitation.json", content)
     request = {"number": token.number, "request": pem.decode(), "proof": _proof(token.secret, pem)}
-    write_atomically(out / REQUEST, _json(request))
+    write_json(out / REQUEST, request)
     return out
 
 
@@ -231,7 +226,3 @@ def _requested_key(pem: str, request_file: Path) -> ec.EllipticCurvePublicKey:
 
 def _proof(secret: str, pem: bytes) -> str:
     return hmac.digest(secret.encode(), pem, "sha256").hex()
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return (json.dumps(content, indent=1) + "\n").encode()

@@ -34,7 +34,7 @@ class ServerIdentity:
         self._revoked = revoked_serials(folder / REVOKED, self._pems.authority)
 
     def credentials(self) -> grpc.ServerCredentials:
-        return server_credentials(self._pems.authority, self._pems.certificate, self._pems.key, renewed=self._renewed)
+        return server_credentials(self._pems, self._renewed)
 
     def refuse_revoked(self, serial: int) -> None:
         found = _version(self._list)

@@ -13,17 +13,14 @@ from fedal.report.markup import Markup, element, markup, table
 
 
 def section(overview: Overview) -> Markup:
-    return markup(_chart(), _table(overview))
-
-
-def _chart() -> Markup:
     text = (
         "One dot per client and seed; the box holds the middle half, its line is the median. A client of another "
         "seed has other data, even under the same name."
     )
     plot = element("div", id="client-plot", role="img", aria_label="Accuracy of single clients; the table below "
                    "holds the numbers")  # fmt: skip
-    return element("figure", element("figcaption", element("p", text)), plot, cls="chart wide")
+    chart = element("figure", element("figcaption", element("p", text)), plot, cls="chart wide")
+    return markup(chart, _table(overview))
 
 
 def values(overview: Overview, group: Group) -> list[tuple[float, str]]:
@@ -44,14 +41,9 @@ def _client_name(record: Record, row: Row) -> str:
 def _table(overview: Overview) -> Markup:
     rows = []
     for group in overview.groups:
-        found = distribution([value for value, _ in values(overview, group)])
-        if found is None:
-            rows.append([named(overview, group), *[NONE] * 6])
-            continue
-        five = [found.low, found.quarter, found.median, found.three_quarters, found.high]
-        rows.append(
-            [named(overview, group), *(share(value, 3) for value in five), _worst(group, overview.accuracy.key)]
-        )
+        five = distribution([value for value, _ in values(overview, group)])
+        cells = [*(share(value, 3) for value in five), _worst(group, overview.accuracy.key)] if five else [NONE] * 6
+        rows.append([named(overview, group), *cells])
     caption = f"Final {overview.accuracy.name} of single clients, all seeds together"
     columns = ["method", "lowest", "quarter", "median", "three quarters", "highest", "the lowest is"]
     return table(caption, columns, rows, name="Clients", cls="numbers stacked")

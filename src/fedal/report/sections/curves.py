@@ -11,10 +11,6 @@ from fedal.report.measures import CURVES, Measure
 
 
 def section(overview: Overview) -> Markup:
-    return markup(_controls(overview), _charts(overview))
-
-
-def _controls(overview: Overview) -> Markup:
     axes = {"iterations": "iterations", "seconds": "seconds", "bytes": "uploaded bytes"}
     radios = [
         element("label", element("input", type="radio", name="axis", value=axis, checked=axis == "iterations"), title)
@@ -36,7 +32,7 @@ def _controls(overview: Overview) -> Markup:
         element("div", *legend, cls="legend", role="group", aria_label="Show or hide methods"), cls="controls",
     )  # fmt: skip
     missing = element("noscript", element("p", "The curves need JavaScript; the tables below hold the same numbers."))
-    return markup(element("p", text), controls, missing)
+    return markup(element("p", text), controls, missing, _charts(overview))
 
 
 def _charts(overview: Overview) -> Markup:

@@ -9,10 +9,6 @@ from fedal.report.markup import Markup, element, markup, table
 
 
 def section(overview: Overview) -> Markup:
-    return markup(_controls(overview), _table(overview))
-
-
-def _controls(overview: Overview) -> Markup:
     options = [element("option", group.label, value=index) for index, group in enumerate(overview.groups)]
     seeds = min((len(group.finished) for group in overview.groups), default=0)
     text = (
@@ -26,7 +22,7 @@ def _controls(overview: Overview) -> Markup:
         )
     choice = element("div", element("label", "Baseline", for_="baseline"), element("select", *options, id="baseline"),
                      cls="controls")  # fmt: skip
-    return markup(element("p", text), choice)
+    return markup(element("p", text), choice, _table(overview))
 
 
 def difference_rows(overview: Overview) -> list[list[list[str]]]:

@@ -9,22 +9,11 @@ from collections.abc import Callable, Sequence
 from fedal import methods
 from fedal.records.numbers import NONE, count, duration, p_value, share, short, signed, size, with_spread
 from fedal.records.statistics import Difference
+from fedal.report import measures
 from fedal.report.groups import Group, Overview
 from fedal.report.legend import named
 from fedal.report.markup import Markup, element, markup, table
-from fedal.report.measures import (
-    ACCURACY,
-    ADVERSARIAL,
-    DISAGREEMENT,
-    DISCRIMINATOR,
-    DOWNLOADED,
-    OWN,
-    OWN_WORST,
-    SERVER,
-    TIME,
-    UPLOADED,
-    Measure,
-)
+from fedal.report.measures import Measure
 
 Cell = Callable[[Group], object]
 
@@ -68,7 +57,7 @@ def _nothing_to_compare(overview: Overview) -> str:
 
 def _who_shares(group: Group, accuracy: Measure) -> str:
     """`10 clients`; of a deployed federation, those that share their accuracy: `2 of 3 sites`."""
-    if accuracy is ACCURACY:
+    if accuracy is measures.ACCURACY:
         return f"{group.client_count} clients"
     rows = [row for record in group.finished for row in record.final_clients]
     return f"{len({row.get('client') for row in rows if accuracy.key in row})} of {group.client_count} sites"
@@ -87,7 +76,7 @@ def _in_words(found: Difference) -> str:
 def _final_table(overview: Overview) -> Markup:
     columns = _columns(overview)
     rows = [[named(overview, group), *_cells(overview, group, list(columns.values()))] for group in overview.groups]
-    where = "on the whole global test set" if overview.accuracy is ACCURACY else "on the test data of their own sites"
+    where = "on the test data of their own sites" if overview.only_servers else "on the whole global test set"
     caption = (
         f"Final models {where}: not the best evaluation on the way but the last one. "
         f"Whose model: {_whose_models(overview)}."
@@ -106,15 +95,16 @@ def _columns(overview: Overview) -> dict[str | tuple[str, str], Cell]:
     def per_client(measure: Measure) -> Cell:
         return lambda group: size(group.mean(measure.key) / (group.client_count or 1))
 
-    others = [OWN, OWN_WORST] * (overview.accuracy is ACCURACY) + [SERVER, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL]
+    own = () if overview.only_servers else (measures.OWN, measures.OWN_WORST)
+    others = (*own, measures.SERVER, measures.DISAGREEMENT, measures.DISCRIMINATOR, measures.ADVERSARIAL)
     return {
         (overview.accuracy.name, "mean ± spread of seeds"): lambda group: _accuracy(group, overview.accuracy),
         (overview.worst.name, "mean of seeds"): value(overview.worst),
         (overview.unevenness.name, "standard deviation"): value(overview.unevenness),
         "iterations": lambda group: count(group.mean("iteration")),
-        (UPLOADED.name, "per client"): per_client(UPLOADED),
-        (DOWNLOADED.name, "per client"): per_client(DOWNLOADED),
-        TIME.name: lambda group: duration(group.mean(TIME.key)),
+        (measures.UPLOADED.name, "per client"): per_client(measures.UPLOADED),
+        (measures.DOWNLOADED.name, "per client"): per_client(measures.DOWNLOADED),
+        measures.TIME.name: lambda group: duration(group.mean(measures.TIME.key)),
         **{measure.name: value(measure) for measure in others if overview.has(measure.key)},
     }
 
@@ -149,6 +139,6 @@ def _value(group: Group, measure: Measure) -> object:
     if not group.finals(measure.key):
         return NONE
     value = group.mean(measure.key)
-    if measure is DISCRIMINATOR and group.client_count:
+    if measure is measures.DISCRIMINATOR and group.client_count:
         return markup(share(value, 3), " ", element("small", f"chance {1 / group.client_count:.3f}"))
     return short(value) if measure.unit == "number" else share(value)

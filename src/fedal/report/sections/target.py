@@ -15,20 +15,16 @@ TARGETS = [percent / 100 for percent in range(1, 101)]
 
 
 def section(overview: Overview) -> Markup:
-    return markup(_controls(overview), _table(overview))
-
-
-def _controls(overview: Overview) -> Markup:
-    target = _default_target(overview)
-    limits = dict(min=1, max=100, step=1, value=target)
+    limits = dict(min=1, max=100, step=1, value=_default_target(overview))
     name = "Target accuracy in percent"
-    return element(
+    controls = element(
         "div",
         element("label", name, for_="target-number"),
         element("input", type="number", id="target-number", **limits),
         element("input", type="range", id="target-range", aria_label=name, **limits),
         cls="controls",
     )
+    return markup(controls, _table(overview))
 
 
 def _default_target(overview: Overview) -> int:

@@ -1,0 +1,51 @@
+"""What the server knows before anybody joins: the settings, the task and the public set."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedal import data as data_sources
+from fedal.config import Config
+from fedal.data.world import Task
+from fedal.deploy.settings import Deployment
+from fedal.errors import ConfigError
+from fedal.own_code import named_code
+from fedal.simulate.prepare import prepare_world
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """What is served."""
+
+    config: Config
+    deployment: Deployment
+    task: Task
+    public_x: NDArray[np.float32]
+
+    @cached_property
+    def public_sha256(self) -> str:
+        return manifest(self.public_x)
+
+
+def plan_federation(config: Config, deployment: Deployment) -> ServerPlan:
+    """The public set and the task. Without n_classes they come from the config's data set, as in `fedal run`."""
+    code = named_code(config.model_dump(mode="json"))
+    if code and config.method in code:
+        raise ConfigError(f'method "{code[0]}" is code of your own; sites import nothing that a server names.')
+    if deployment.n_classes is not None and config.public is not None:
+        public_x = data_sources.load_public_npz(config.public)
+        return ServerPlan(config, deployment, Task("own", public_x.shape[1:], deployment.n_classes), public_x)
+    world = prepare_world(config)
+    return ServerPlan(config, deployment, world.task, world.public_x)
+
+
+def manifest(public_x: NDArray[Any]) -> str:
+    """The name of a public set: sha256 over type, shape and bytes."""
+    head = f"{public_x.dtype.str}|{','.join(map(str, public_x.shape))}|".encode()
+    return hashlib.sha256(head + np.ascontiguousarray(public_x).tobytes()).hexdigest()
