@@ -32,7 +32,7 @@ SIGMAS = ("l", "k", "u", "rl", "rg", "n")
 
 
 @dataclass(frozen=True)
-class Study:
+class Analysis:
     """What was measured on one run. `round` says after how many rounds; `notes` what could not be measured and why."""
 
     run: Run
@@ -117,7 +117,7 @@ def analyse(
     public: NDArray[np.float32] | None = None,
     models: OwnModels | None = None,
     warn: Callable[[str], None] = lambda text: None,
-) -> Study:
+) -> Analysis:
     """Measures a run at its newest checkpoint. With `reference_steps` 0 lambda_n is not estimated."""
     with restored(run, data=data, public=public, models=models, warn=warn) as found:
         view, notes = found.view, _notes(run, found.rounds)
@@ -132,7 +132,7 @@ def analyse(
         found.panel.begins()
         view.federation.play_round(found.rounds)
         further = found.panel.ends()
-        return Study(
+        return Analysis(
             run=run,
             rounds=found.rounds,
             clients=tuple(view.clients),
