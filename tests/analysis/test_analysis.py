@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import fedal
-from fedal.analysis.study import Study, analyse
+from fedal.analysis.analyse import Analysis, analyse
 from fedal.cli import app
 from fedal.config import Config
 from fedal.errors import ConfigError
@@ -42,7 +42,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def study(watched: Run) -> Study:
+def study(watched: Run) -> Analysis:
     return analyse(watched, reference_steps=20)
 
 
@@ -82,7 +82,7 @@ def test_instruments_can_be_named_with_commas() -> None:
 # the study of a folder
 
 
-def test_zeta_of_a_study_is_that_of_the_saved_models(watched: Run, study: Study) -> None:
+def test_zeta_of_a_study_is_that_of_the_saved_models(watched: Run, study: Analysis) -> None:
     public = torch.as_tensor(prepare_world(watched.config).public_x)
     with torch.no_grad():
         p = torch.stack([torch.softmax(watched.model(client)(public), -1) for client in watched.config.client_names])
@@ -90,7 +90,7 @@ def test_zeta_of_a_study_is_that_of_the_saved_models(watched: Run, study: Study)
     assert [study.terms[client].zeta for client in study.clients] == pytest.approx(divergence.tolist(), rel=1e-4)
 
 
-def test_the_measured_losses_are_those_of_the_saved_models(watched: Run, study: Study) -> None:
+def test_the_measured_losses_are_those_of_the_saved_models(watched: Run, study: Analysis) -> None:
     world = prepare_world(watched.config)
     data = world.dataset
     models = {client: watched.model(client) for client in watched.config.client_names}
@@ -252,7 +252,7 @@ def test_analyse_writes_a_table_a_document_and_figures(watched: Run) -> None:
         assert (folder / name).stat().st_size > 1000, name
 
 
-def test_every_legend_is_inside_its_figure(study: Study) -> None:
+def test_every_legend_is_inside_its_figure(study: Analysis) -> None:
     shown = 0
     for draw in FIGURES.values():
         figure = draw(study)
@@ -272,7 +272,7 @@ def test_a_variance_that_has_fallen_is_shown_from_its_beginning() -> None:
     assert all(axes.get_ylim()[0] < 1.0 and axes.get_ylim()[1] > 900.0 for axes in figure.axes)
 
 
-def test_the_curves_of_a_figure_are_those_of_the_record(watched: Run, study: Study) -> None:
+def test_the_curves_of_a_figure_are_those_of_the_record(watched: Run, study: Analysis) -> None:
     figure = draw_forgetting(study)
     rows = [row for row in watched.metrics if "own_after_transfer" in row]
     _, own = figure.axes

@@ -13,7 +13,7 @@ import fedal
 from fedal.cli import app
 from fedal.config import Config
 from fedal.figures.bubbles import draw_bubbles
-from fedal.simulate.plan import plan
+from fedal.simulate.estimate import estimate
 from fedal.simulate.prepare import prepare_world
 
 
@@ -48,7 +48,7 @@ def test_the_area_of_a_bubble_is_its_number_of_samples() -> None:
 @pytest.mark.parametrize("method", ["fedal", "fedmd", "local", "fedavg"])
 def test_planned_bytes_are_those_of_the_run(method: str, tmp_path: Path) -> None:
     config = Config(method=method, clients=3, models="mlp-small", rounds=6, alpha=5.0, eval_every=30)
-    found = plan(config, trial_s=0)
+    found = estimate(config, trial_s=0)
     assert found.played == 3 < config.total_rounds
     final = fedal.run(config, tmp_path / "run").final
     assert (found.up_bytes, found.down_bytes) == (final["up_bytes"], final["down_bytes"])
@@ -56,7 +56,7 @@ def test_planned_bytes_are_those_of_the_run(method: str, tmp_path: Path) -> None
 
 def test_a_plan_accounts_for_the_models_and_times_every_part() -> None:
     config = Config(clients=3, models="mlp-small", iterations=100, eval_every=20, alpha=5.0, instruments=("zeta",))
-    found = plan(config, trial_s=0)
+    found = estimate(config, trial_s=0)
     weights = 4 * (64 * 64 + 64 + 64 * 10 + 10)
     assert found.memory["models"] == 3 * weights
     assert found.memory["optimizers"] == pytest.approx(2 * 3 * weights, rel=0.01)  # two moments per weight

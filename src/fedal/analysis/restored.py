@@ -22,7 +22,6 @@ from fedal.theory.view import FederationView
 
 @dataclass(frozen=True)
 class Restored:
-    run: Run
     rounds: int  # that have been played
     view: FederationView
     panel: Panel  # all instruments, for rounds that are played on from here
@@ -50,4 +49,4 @@ def restored(
         del found, state  # they would hold the whole checkpoint in memory
         panel = Panel(tuple(INSTRUMENTS), assembly.view)
         assembly.federation.watch.phase_done = lambda client, phase: panel.trained(client)
-        yield Restored(run, rounds, assembly.view, panel)
+        yield Restored(rounds, assembly.view, panel)

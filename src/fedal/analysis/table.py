@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from fedal.analysis.study import SIGMAS, Study
+from fedal.analysis.analyse import SIGMAS, Analysis
 
-Cell = Callable[[Study], str]
+Cell = Callable[[Analysis], str]
 
 
 def _variance(name: str) -> Cell:
@@ -18,7 +18,7 @@ def _change(before: str, after: str) -> Cell:
     return lambda s: f"{s.forgetting[before]:.3f} → {s.forgetting[after]:.3f}" if before in s.forgetting else "-"
 
 
-def _guess(study: Study, accuracy: float | None) -> str:
+def _guess(study: Analysis, accuracy: float | None) -> str:
     found = study.equilibrium
     return "-" if accuracy is None else f"{accuracy:.3f} ({found.chance:.3f} ± {found.margin:.3f})"
 
@@ -62,7 +62,7 @@ QUANTITIES: dict[str, Cell] = {
 }
 
 
-def rows(studies: Sequence[Study]) -> list[list[str]]:
+def rows(studies: Sequence[Analysis]) -> list[list[str]]:
     """One row per quantity, one column per run; a dash where a run has no such thing."""
     table = [[name, *(cell(study) for study in studies)] for name, cell in QUANTITIES.items()]
     return [row for row in table if set(row[1:]) != {"-"}]

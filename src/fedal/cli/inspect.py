@@ -19,8 +19,8 @@ from fedal.report.tensorboard import mirror
 from fedal.simulate.prepare import default_partition, prepare_world
 
 if TYPE_CHECKING:
-    from fedal.analysis.study import Study
-    from fedal.simulate.plan import Plan
+    from fedal.analysis.analyse import Analysis
+    from fedal.simulate.estimate import Estimate
 
 NOT_OF_THE_DATA = ("method", "models", "iterations", "rounds", "engine", "ray_address", "require")
 
@@ -60,7 +60,7 @@ def plan(
     """Estimate time, memory and bytes of a run by playing a few rounds of it. Writes nothing."""
     config = said.config()
 
-    from fedal.simulate.plan import plan as estimate
+    from fedal.simulate.estimate import estimate
 
     found = estimate(config, trial_s=trial)
     length = f"{config.total_rounds * config.tau:,} iterations ({config.total_rounds:,} rounds of {config.tau})"
@@ -78,10 +78,10 @@ def analyse(
     """Measure what the theory speaks of: zeta, bounds, gradient variances, equilibrium, forgetting."""
     paths = [run for folder in folders for run in _runs_in(folder)]
 
-    from fedal.analysis.study import analyse as measure
+    from fedal.analysis.analyse import analyse as measure
     from fedal.figures.theory import draw_all
 
-    studies: list[Study] = []
+    studies: list[Analysis] = []
     for path in paths:
         study = measure(Run(path, trust=trust), reference_steps=reference_steps, warn=warn)
         study.write()
@@ -121,7 +121,7 @@ def _runs_in(folder: Path) -> list[Path]:
     return found
 
 
-def _print_studies(studies: list[Study]) -> None:
+def _print_studies(studies: list[Analysis]) -> None:
     from fedal.analysis.table import rows
 
     heads = [f"{study.run.config.method}, seed {study.run.config.seed}" for study in studies]
@@ -133,7 +133,7 @@ def _print_studies(studies: list[Study]) -> None:
         print(f"  written: {study.folder}")
 
 
-def _plan_rows(plan: Plan) -> list[list[str]]:
+def _plan_rows(plan: Estimate) -> list[list[str]]:
     fast, typical, slow = plan.round_s
     between = f"{duration(plan.seconds(fast))} to {duration(plan.seconds(slow))}"
     instruments = f", {plan.instruments_s:.2f} s of instruments per recorded round" if plan.instruments_s else ""

@@ -20,7 +20,7 @@ def read_image(path: Path, *, size: tuple[int, int], resize_to: int | None = Non
     try:
         with Image.open(path) as image:
             if image.size != size:
-                raise DataError(f"{path}: a picture of {_by(image.size)} pixels; expected {_by(size)}.")
+                raise DataError("{}: a picture of {}x{} pixels; expected {}x{}.".format(path, *image.size, *size))
             rgb = image.convert("RGB")
     except FileNotFoundError:
         raise DataError(f"{path}: this picture is missing. Unpack the publisher's archive again.") from None
@@ -33,7 +33,3 @@ def read_image(path: Path, *, size: tuple[int, int], resize_to: int | None = Non
         square = (left, top, left + side, top + side)
         rgb = rgb.resize((resize_to, resize_to), Image.Resampling.BILINEAR, box=square)
     return np.asarray(rgb)
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"

@@ -45,6 +45,11 @@ def label(axes: Any, title: str = "", x: str = "", y: str = "") -> None:
     axes.set_ylabel(y, fontsize=9)
 
 
+def beside(axes: Any, text: str, at: tuple[float, float], shift: tuple[float, float], **how: Any) -> None:
+    """A text that is `shift` points away from a place of the axes."""
+    axes.annotate(text, at, shift, textcoords="offset points", color=INK, **how)
+
+
 def legend_below(figure: Any, axes: Any) -> None:
     """What is drawn in `axes`, under the figure where it hides nothing, in rows of about equal length."""
     handles, labels = axes.get_legend_handles_labels()

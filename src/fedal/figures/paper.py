@@ -11,7 +11,7 @@ import numpy as np
 from fedal.campaigns.paper.entries import Kind
 from fedal.campaigns.paper.outcome import Outcome
 from fedal.figures.bubbles import place_bubbles
-from fedal.figures.canvas import COLOURS, INK, SOFT, blank, label, legend_below, save
+from fedal.figures.canvas import COLOURS, INK, SOFT, beside, blank, label, legend_below, save
 from fedal.figures.curves import place_curve
 from fedal.figures.theory import place_variances
 
@@ -87,7 +87,7 @@ def _draw_variances(outcome: Outcome) -> Any:
     place_variances(axes, rows[0].runs[0].metrics)
     for limit in (60, 3):
         axes.axhline(limit, color=INK, linestyle="--", linewidth=0.8)
-        axes.annotate(f"the paper: below {limit}", (0, limit), (3, 2), textcoords="offset points", size=8, color=INK)
+        beside(axes, f"the paper: below {limit}", (0, limit), (3, 2), size=8)
     axes.set_yscale("log")
     axes.set_xlim(left=0)
     label(axes, "", "iterations", "gradient variance, mean over clients")

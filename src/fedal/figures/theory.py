@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedal.analysis.study import SIGMAS, Study
-from fedal.figures.canvas import COLOURS, INK, SOFT, blank, label, legend_below, save
+from fedal.analysis.analyse import SIGMAS, Analysis
+from fedal.figures.canvas import COLOURS, INK, SOFT, beside, blank, label, legend_below, save
 from fedal.records.statistics import Row
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
@@ -31,7 +31,7 @@ PARTS = {  # of a bound: how it is called, its colour
 }
 
 
-def draw_all(study: Study) -> list[Path]:
+def draw_all(study: Analysis) -> list[Path]:
     """Writes every figure that the run has the numbers for."""
     written = []
     for name, draw in FIGURES.items():
@@ -47,7 +47,7 @@ def draw_all(study: Study) -> list[Path]:
     return written
 
 
-def draw_zeta(study: Study) -> Any:
+def draw_zeta(study: Analysis) -> Any:
     """Disagreement over time, and of each client at the end."""
     figure, (time, end) = blank(9, 3.6, 2, width_ratios=[1.6, 1])
     uploads = _curve(study.rows(), "disagreement")
@@ -70,7 +70,7 @@ def draw_zeta(study: Study) -> Any:
     return figure
 
 
-def draw_bounds(study: Study) -> Any:
+def draw_bounds(study: Analysis) -> Any:
     """Both bounds, cut into their terms, against the loss that was measured."""
     figure, (axes,) = blank(8, 2.9)
     names = [f"{name}'s bound" for name in study.bounds]
@@ -88,10 +88,7 @@ def draw_bounds(study: Study) -> Any:
     for row, total in enumerate(left):
         axes.text(total, row, f"  {total:.2f}", va="center", size=9, color=INK, weight="bold")
     axes.axvline(study.global_loss, color=INK, linestyle="--", linewidth=1.2)
-    axes.annotate(
-        f"measured {study.global_loss:.2f}", (study.global_loss, -0.5), (3, 0), textcoords="offset points", size=9,
-        va="bottom", color=INK,
-    )  # fmt: skip
+    beside(axes, f"measured {study.global_loss:.2f}", (study.global_loss, -0.5), (3, 0), size=9, va="bottom")
     axes.set_ylim(len(names) - 0.5, -0.85)
     axes.set_xlim(0, 1.12 * max(left.max(), study.global_loss))
     axes.grid(axis="y", visible=False)
@@ -101,7 +98,7 @@ def draw_bounds(study: Study) -> Any:
     return figure
 
 
-def draw_variances(study: Study) -> Any:
+def draw_variances(study: Analysis) -> Any:
     """sigma^2 of each loss: a dot per client, a bar at the mean; over time where the run recorded it."""
     if not study.variances:
         return None
@@ -137,7 +134,7 @@ def place_variances(axes: Any, rows: Sequence[Row]) -> None:
             axes.plot(*zip(*points, strict=True), color=SIGMA_COLOURS[name], marker="o", markersize=3, label=text)
 
 
-def draw_convergence(study: Study) -> Any:
+def draw_convergence(study: Analysis) -> Any:
     """Squared gradient norms against T on logarithmic axes, with the rate that the theorem promises."""
     found = study.convergence
     if len(found.rounds) < 2:
@@ -158,7 +155,7 @@ def draw_convergence(study: Study) -> Any:
     return figure
 
 
-def draw_equilibrium(study: Study) -> Any:
+def draw_equilibrium(study: Analysis) -> Any:
     """How far apart any two clients are, and whether somebody can tell them apart."""
     found, n = study.equilibrium, len(study.clients)
     figure, (apart, guess) = blank(9.5, 4.2, 2)
@@ -180,9 +177,7 @@ def draw_equilibrium(study: Study) -> Any:
     guess.fill_between(
         [0, end * 1.03], found.chance - found.margin, found.chance + found.margin, color=SOFT, alpha=0.15
     )
-    guess.annotate(
-        "chance, 1/N", (0, found.chance - found.margin), (4, -11), textcoords="offset points", size=8, color=INK
-    )
+    beside(guess, "chance, 1/N", (0, found.chance - found.margin), (4, -11), size=8)
     if curve:
         guess.plot(*zip(*curve, strict=True), color=BLUE, marker="o", markersize=3, label="during the run")
     if found.discriminator is not None:
@@ -197,7 +192,7 @@ def draw_equilibrium(study: Study) -> Any:
     return figure
 
 
-def draw_forgetting(study: Study) -> Any:
+def draw_forgetting(study: Analysis) -> Any:
     """What local training does to accuracy on global data, and the transfer to accuracy on own data.
 
     Along the run where it was recorded, else before and after in the one further round.
@@ -231,7 +226,7 @@ def _draw_changes(panel: Any, changes: list[tuple[int, float]]) -> None:
     panel.set_xlim(left=0)
 
 
-def _draw_slopes(panel: Any, study: Study, before: str, after: str) -> None:
+def _draw_slopes(panel: Any, study: Analysis, before: str, after: str) -> None:
     for row in study.further_round.values():
         if before in row:
             panel.plot([0, 1], [row[before], row[after]], color=BLUE, alpha=0.35, linewidth=1, marker="o", ms=3)
@@ -244,7 +239,7 @@ def _draw_slopes(panel: Any, study: Study, before: str, after: str) -> None:
     panel.set_ylim(top=min(panel.get_ylim()[1], 1.003))
 
 
-FIGURES: dict[str, Callable[[Study], Any]] = {
+FIGURES: dict[str, Callable[[Analysis], Any]] = {
     "zeta": draw_zeta,
     "bounds": draw_bounds,
     "variances": draw_variances,
@@ -258,7 +253,7 @@ def _curve(rows: Sequence[Row], column: str) -> list[tuple[int, float]]:
     return [(row["iteration"], row[column]) for row in rows if column in row]
 
 
-def _client_curves(study: Study, column: str) -> dict[str, list[tuple[int, float]]]:
+def _client_curves(study: Analysis, column: str) -> dict[str, list[tuple[int, float]]]:
     rows = study.run.client_metrics
     curves = {client: _curve([row for row in rows if row["client"] == client], column) for client in study.clients}
     return {client: curve for client, curve in curves.items() if curve}

@@ -72,11 +72,16 @@ class ArrayLearner(ABC):
     def forget(self) -> None:
         self._pending = ()
 
-    def frozen(self, mode: Mode = "train") -> FrozenArrays:
-        return FrozenArrays(self.copy())
+    def frozen(self, mode: Mode = "train") -> Self:
+        """An anchor is a copy that nobody teaches."""
+        return self.copy()
 
     def predict(self, x: Tensor) -> Tensor:
         return _as_tensor(self.outputs(_as_array(x)), x)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What an anchor is asked."""
+        return self.predict(x)
 
     def state_dict(self) -> State:
         return {"model": as_tensors(self.arrays())}
@@ -88,22 +93,6 @@ class ArrayLearner(ABC):
     def copy(self) -> Self:
         """One that shares nothing that changes."""
         return copy.deepcopy(self)
-
-
-class FrozenArrays:
-    """An anchor: the learner as it was."""
-
-    def __init__(self, past: ArrayLearner) -> None:
-        self._past = past
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._past.predict(x)
-
-    def state_dict(self) -> State:
-        return self._past.state_dict()
-
-    def load_state_dict(self, state: State) -> None:
-        self._past.load_state_dict(state)
 
 
 def as_tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:

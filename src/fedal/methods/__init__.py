@@ -50,7 +50,10 @@ def register(method: Method) -> Method:
 def get(name: str) -> Method:
     """The method called `name`, or one of the user's own as `package.module:METHOD`."""
     if is_import_path(name):
-        return _imported(name)
+        own = import_object(name, "method")
+        if not isinstance(own, Method):
+            raise ConfigError(f'method: "{name}" is a {type(own).__name__}; expected a fedal.methods.method.Method.')
+        return own
     if name in _own:
         return _own[name]
     if name not in MODULES:
@@ -59,11 +62,4 @@ def get(name: str) -> Method:
         raise ConfigError(f'method: there is no method "{name}". {hint}')
     method = importlib.import_module(MODULES[name]).METHOD
     assert isinstance(method, Method)
-    return method
-
-
-def _imported(path: str) -> Method:
-    method = import_object(path, "method")
-    if not isinstance(method, Method):
-        raise ConfigError(f'method: "{path}" is a {type(method).__name__}; expected a fedal.methods.method.Method.')
     return method

@@ -26,7 +26,7 @@ TRIAL_S = 10.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class Estimate:
     """Estimates for the whole run. Times in seconds, sizes in bytes; `played` says how many rounds they rest on."""
 
     config: Config
@@ -56,7 +56,7 @@ class Plan:
         )
 
 
-def plan(config: Config, *, trial_s: float = TRIAL_S) -> Plan:
+def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
     """Plays warm-up rounds for about `trial_s` seconds and says what the whole run takes."""
     began = time.perf_counter()
     world = prepare_world(config)
@@ -84,7 +84,7 @@ def plan(config: Config, *, trial_s: float = TRIAL_S) -> Plan:
             instruments_s = max(0.0, with_them - round_s[1])
         memory = _memory(config, world, assembly)
     kinds = config.method_object().up + config.method_object().down
-    return Plan(
+    return Estimate(
         config=config,
         played=len(times),
         start_s=start_s,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedal.analysis.restored import Restored, restored
+from fedal.analysis.restored import restored
 from fedal.data.dataset import Dataset
 from fedal.records.folder import without_nan, write_json
 from fedal.records.run import Run
@@ -32,7 +32,7 @@ SIGMAS = ("l", "k", "u", "rl", "rg", "n")
 
 
 @dataclass(frozen=True)
-class Study:
+class Analysis:
     """What was measured on one run. `round` says after how many rounds; `notes` what could not be measured and why."""
 
     run: Run
@@ -117,10 +117,10 @@ def analyse(
     public: NDArray[np.float32] | None = None,
     models: OwnModels | None = None,
     warn: Callable[[str], None] = lambda text: None,
-) -> Study:
+) -> Analysis:
     """Measures a run at its newest checkpoint. With `reference_steps` 0 lambda_n is not estimated."""
     with restored(run, data=data, public=public, models=models, warn=warn) as found:
-        view, notes = found.view, _notes(found)
+        view, notes = found.view, _notes(run, found.rounds)
         outputs = answers(view.learners.values(), view.public)
         terms = _client_terms(view, outputs, reference_steps, notes)
         smallest = min(len(indices) for indices in view.world.clients.values())
@@ -132,7 +132,7 @@ def analyse(
         found.panel.begins()
         view.federation.play_round(found.rounds)
         further = found.panel.ends()
-        return Study(
+        return Analysis(
             run=run,
             rounds=found.rounds,
             clients=tuple(view.clients),
@@ -147,10 +147,10 @@ def analyse(
         )
 
 
-def _notes(found: Restored) -> list[str]:
-    run, notes = found.run, []
+def _notes(run: Run, rounds: int) -> list[str]:
+    notes = []
     if not run.is_complete:
-        notes.append(f"the run is not complete: measured after round {found.rounds} of {run.config.total_rounds}")
+        notes.append(f"the run is not complete: measured after round {rounds} of {run.config.total_rounds}")
     if not {"zeta", "gradients"} <= set(run.config.instruments):
         notes.append(
             "no curves of zeta_n per client and of gradient norms: they are measured along a run with "
