@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedRandom, FileIO
 from pathlib import Path
@@ -19,6 +19,13 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Temp file, fsync, rename, fsync the folder. On any error the old file stands and the temp file is gone."""
     with replacing(path) as file:
         file.write(content)
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Several files of a folder, by name; gives their paths."""
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    return [folder / name for name in texts]
 
 
 @contextmanager

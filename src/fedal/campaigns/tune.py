@@ -20,7 +20,7 @@ from fedal import methods
 from fedal.campaigns.job import Job, Watcher, refuse_other_runs
 from fedal.campaigns.pool import JobOutcome, play_jobs, raise_failure
 from fedal.config import Config, merge_settings, parse_assignments
-from fedal.durable import write_atomically
+from fedal.durable import write_texts
 from fedal.errors import ConfigError, FedalError, NonFiniteError
 from fedal.records.folder import write_json
 from fedal.records.run import Run
@@ -100,27 +100,23 @@ class Tuning:
              trial.folder.relative_to(self.path)]
             for trial in self.trials
         ]  # fmt: skip
-        files = {"best.toml": text, "trials.csv": as_csv([*keys, self.objective, "failure", "folder"], rows)}
-        for name, content in files.items():
-            write_atomically(self.path / name, content.encode())
-        return [self.path / name for name in files]
+        table = as_csv([*keys, self.objective, "failure", "folder"], rows)
+        return write_texts(self.path, {"best.toml": text, "trials.csv": table})
 
 
+@dataclass
 class Search:
     """Plays trials of one method, `jobs` at a time (0: one per core); what the folders of a former life hold counts."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, Any],
-        out: Path | str,
-        *,
-        objective: Objective = "train",
-        jobs: int = 0,
-        watch: Watcher = lambda job, event, details: None,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._settings, self._jobs, self._watch, self._should_stop = dict(settings), jobs, watch, should_stop
-        self.tuning = Tuning(Path(out), objective, [])
+    settings: dict[str, Any]
+    out: Path
+    objective: Objective = "train"
+    jobs: int = 0
+    watch: Watcher = lambda job, event, details: None
+    should_stop: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        self.tuning = Tuning(self.out, self.objective, [])
 
     def grids(self, stages: Sequence[Grid]) -> Tuning:
         """All combinations of each stage in turn; a stage starts from the best of those before it."""
@@ -136,7 +132,7 @@ class Search:
         Each choice follows from the seed and the scores so far: a search that goes on makes those of its former life
         again and finds them played.
         """
-        sampler = Sampler(space, int(self._settings.get("seed", 0)))
+        sampler = Sampler(space, int(self.settings.get("seed", 0)))
         while (done := len(self.tuning.trials)) < trials:
             self._play([sampler.ask() for _ in range(min(SAMPLED_AT_ONCE, trials - done))])
             for trial in self.tuning.trials[done:]:
@@ -149,13 +145,13 @@ class Search:
         refuse_other_runs(jobs)
         unscored = {job.name: job for job in jobs if not (job.folder / SCORE).exists()}  # a sampler may repeat itself
         missing = list(unscored.values())
-        play_jobs(missing, self._jobs, watch=self._watch, should_stop=self._should_stop, ended=self._note_score)
+        play_jobs(missing, self.jobs, watch=self.watch, should_stop=self.should_stop, ended=self._note_score)
         for values, job in zip(planned, jobs, strict=True):
             self.tuning.trials.append(self._scored(values, job))
 
     def _job(self, values: Mapping[str, Any]) -> Job:
         """A trial is named by its values."""
-        config = Config(**merge_settings(self._settings, values))
+        config = Config(**merge_settings(self.settings, values))
         name = ",".join(f"{key}={value}" for key, value in values.items())
         return Job(name, config.seed, config, self.tuning.path / "trials" / name)
 

@@ -45,12 +45,7 @@ def certs_server(
 
 
 @certs_app.command("client")
-def certs_client(
-    site: str,
-    out: Folder = Path("certs"),
-    config: PublicOf = None,
-    days: Days = 90,
-) -> None:
+def certs_client(site: str, out: Folder = Path("certs"), config: PublicOf = None, days: Days = 90) -> None:
     """Make the invitation of a site: authority, certificate, key, and the hash of the public set."""
     need_deploy()
     from fedal.deploy.pki.authority import issue_client

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedal.cli.interrupt import StopOnce
+from fedal.cli.interrupt import stop_on_request
 from fedal.cli.options import Assignments, Said
 from fedal.cli.printing import print_table, warn
 from fedal.errors import ConfigError, FedalError, Stopped
@@ -33,9 +33,9 @@ def serve(config: FederationFile, insecure: Insecure = False) -> None:
     from fedal.deploy.service import log_line
     from fedal.deploy.service import serve as play
 
-    stop = StopOnce(lambda text: log_line("stopping", text=text), (signal.SIGINT, signal.SIGTERM))
+    should_stop = stop_on_request(lambda text: log_line("stopping", text=text), (signal.SIGINT, signal.SIGTERM))
     try:
-        play(plan, insecure=insecure, should_stop=stop.requested)
+        play(plan, insecure=insecure, should_stop=should_stop)
     except Stopped as stopped:
         log_line("stopped", text=str(stopped))
         raise typer.Exit(130) from None

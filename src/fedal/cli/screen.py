@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fedal.campaigns.job import Job
-from fedal.cli.interrupt import StopOnce
+from fedal.cli.interrupt import stop_on_request
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -28,7 +28,7 @@ class Screen:
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
-        self.should_stop = StopOnce().requested
+        self.should_stop = stop_on_request()
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
 

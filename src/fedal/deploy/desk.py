@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import PROTOCOL_MINOR
@@ -14,26 +15,22 @@ from fedal.deploy.seats import Seat
 from fedal.wire import Wire
 
 
+@dataclass
 class Desk:
     """Its methods are called from the network's thread."""
 
-    def __init__(
-        self,
-        plan: ServerPlan,
-        feature_width: int,
-        seats: Mapping[str, Seat],
-        wire: Wire,
-        journal: Journal,
-        log: Callable[..., None],
-    ) -> None:
-        self.plan, self.seats, self.log = plan, seats, log
-        self._feature_width, self._wire, self._journal = feature_width, wire, journal
-        self.state = "starting"  # for the operator
+    plan: ServerPlan
+    feature_width: int
+    seats: Mapping[str, Seat]
+    wire: Wire
+    journal: Journal
+    log: Callable[..., None]
+    state: str = "starting"  # for the operator
 
     def admit(self, hello: pb.Hello) -> None:
         """Raises Refused."""
-        committed = self._journal.committed
-        if hello.run and hello.run != self._journal.run and not hello.restart:
+        committed = self.journal.committed
+        if hello.run and hello.run != self.journal.run and not hello.restart:
             raise Refused(Code.OTHER_RUN, "this site holds the state of another run. Choose another --state folder.")
         held = committed == 0 or committed in hello.rounds_held or hello.restart
         if not held and self.plan.deployment.policy == "wait":
@@ -48,7 +45,7 @@ class Desk:
     def welcome(self) -> pb.Welcome:
         return pb.Welcome(
             protocol_minor=PROTOCOL_MINOR,
-            run=self._journal.run,
+            run=self.journal.run,
             settings=json.dumps(self.plan.config.for_sites()),
             dataset=self.plan.task.dataset,
             input_shape=self.plan.task.input_shape,
@@ -56,19 +53,19 @@ class Desk:
             public_samples=len(self.plan.public_x),
             public_sha256=self.plan.public_sha256,
             total_rounds=self.plan.config.total_rounds,
-            feature_width=self._feature_width,
+            feature_width=self.feature_width,
         )
 
     def status(self) -> pb.StatusReply:
         reply = pb.StatusReply(
             federation=self.plan.deployment.federation,
-            incarnation=self._journal.incarnation,
-            round=self._journal.rounds,
+            incarnation=self.journal.incarnation,
+            round=self.journal.rounds,
             total_rounds=self.plan.config.total_rounds,
             state=self.state + self._slow(),
         )
         for name, seat in self.seats.items():
-            up, down = self._wire.up_bytes[name], self._wire.down_bytes[name]
+            up, down = self.wire.up_bytes[name], self.wire.down_bytes[name]
             reply.sites.add(site=name, connected=seat.connected, answer_ms=seat.answer_ms, up_bytes=up,
                             down_bytes=down, refused=seat.refused)  # fmt: skip
         return reply

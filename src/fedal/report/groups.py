@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed, taken together: one line of every table and chart."""
+"""Runs that differ only in their seed, taken together: one line of every table and chart, with its name and mark."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fedal.config import Config
 from fedal.facts import without_effect
 from fedal.records.statistics import Difference, Row, Seeds
 from fedal.report.collect import Collection, Record
+from fedal.report.markup import Markup, element, markup
 from fedal.report.measures import ACCURACY, OWN, OWN_SPREAD, OWN_WORST, PARTICIPANTS, SPREAD, WORST, Measure, derive
 
 
@@ -66,6 +67,10 @@ class Overview:
         finished = [group for group in self.groups if math.isfinite(group.mean(self.accuracy.key))]
         return max(finished, key=lambda group: group.mean(self.accuracy.key), default=None)
 
+    def named(self, group: Group) -> Markup:
+        """Its name, with its mark in front."""
+        return markup(swatch(self.groups.index(group)), group.label)
+
     def difference(self, group: Group, baseline: Group) -> Difference | None:
         return group.difference(baseline, self.accuracy.key)
 
@@ -84,6 +89,11 @@ class Overview:
     @property
     def only_servers(self) -> bool:
         return all(record.is_server for record in self.records)
+
+
+def swatch(index: int) -> Markup:
+    """The mark of a group: the same colour and dash in every table and chart."""
+    return element("span", cls=f"swatch line-{index % 7} dash-{index // 7 % 4}", aria_hidden="true")
 
 
 def overview(collection: Collection) -> Overview:

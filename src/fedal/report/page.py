@@ -56,9 +56,7 @@ def render(found: Overview, names: str) -> str:
         heading=markup(names),
         style=_file("style.css"),
         warned=_warned(found),
-        navigation=markup(
-            *(element("li", element("a", title, href=f"#{name}")) for name, title, _ in sections),
-        ),
+        navigation=markup(*(element("li", element("a", title, href=f"#{name}")) for name, title, _ in sections)),
         sections=markup(*(_section(name, title, content) for name, title, content in sections)),
         version=markup(version("fedal")),
         data=embedded_json(chart_data(found)),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedal.campaigns.compare import MethodRuns
 from fedal.campaigns.paper.entries import FIGURE_ONLY, Kind, Number, PaperEntry
 from fedal.config import Config
-from fedal.durable import write_atomically
+from fedal.durable import write_texts
 from fedal.records.folder import RunFolder
 from fedal.records.statistics import mean, spread
 from fedal.records.tables import as_csv, as_markdown
@@ -103,11 +103,8 @@ class Outcome:
     def write(self) -> list[Path]:
         """NAME.csv with all digits and NAME.md as shown."""
         RunFolder(self.folder).create()
-        files = {".csv": self._csv(), ".md": self._markdown()}
-        paths = [self.folder / f"{self.entry.name}{ending}" for ending in files]
-        for path, text in zip(paths, files.values(), strict=True):
-            write_atomically(path, text.encode())
-        return paths
+        name = self.entry.name
+        return write_texts(self.folder, {f"{name}.csv": self._csv(), f"{name}.md": self._markdown()})
 
     def _csv(self) -> str:
         rows = []

@@ -8,7 +8,6 @@ from fedal.records.numbers import NONE, share
 from fedal.records.statistics import Row, distribution
 from fedal.report.collect import Record
 from fedal.report.groups import Group, Overview
-from fedal.report.legend import named
 from fedal.report.markup import Markup, element, markup, table
 
 
@@ -43,7 +42,7 @@ def _table(overview: Overview) -> Markup:
     for group in overview.groups:
         five = distribution([value for value, _ in values(overview, group)])
         cells = [*(share(value, 3) for value in five), _worst(group, overview.accuracy.key)] if five else [NONE] * 6
-        rows.append([named(overview, group), *cells])
+        rows.append([overview.named(group), *cells])
     caption = f"Final {overview.accuracy.name} of single clients, all seeds together"
     columns = ["method", "lowest", "quarter", "median", "three quarters", "highest", "the lowest is"]
     return table(caption, columns, rows, name="Clients", cls="numbers stacked")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fedal.records.numbers import NONE
 from fedal.records.statistics import Point
-from fedal.report.groups import Overview
-from fedal.report.legend import swatch
+from fedal.report.groups import Overview, swatch
 from fedal.report.markup import Markup, element, folded, markup, table
 from fedal.report.measures import CURVES, Measure
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fedal.records.numbers import NONE, shown_difference
 from fedal.report.groups import Group, Overview
-from fedal.report.legend import named
 from fedal.report.markup import Markup, element, markup, table
 
 
@@ -40,6 +39,6 @@ def _difference_row(overview: Overview, group: Group, baseline: Group) -> list[s
 def _table(overview: Overview) -> Markup:
     rows = difference_rows(overview)[0]
     columns = ["method", "seeds in common", "mean difference", "95% interval", "p", "the method is"]
-    body = [[named(overview, group), *cells] for group, cells in zip(overview.groups, rows, strict=True)]
+    body = [[overview.named(group), *cells] for group, cells in zip(overview.groups, rows, strict=True)]
     caption = f"Difference of the final {overview.accuracy.name} to the baseline, seed by seed (Student's paired test)"
     return table(caption, columns, body, name="Paired differences", id="difference-table", cls="numbers stacked")

@@ -6,7 +6,6 @@ import math
 
 from fedal.records.numbers import share, short
 from fedal.report.groups import Group, Overview
-from fedal.report.legend import named
 from fedal.report.markup import Markup, definitions, element
 from fedal.report.measures import ADVERSARIAL, DISCRIMINATOR
 
@@ -15,7 +14,7 @@ def section(overview: Overview) -> Markup:
     found = [group for group in overview.groups if group.finals(DISCRIMINATOR.key)]
     if not found:
         return element("p", "No finished run here has a discriminator.")
-    return definitions((named(overview, group), _pull(group)) for group in found)
+    return definitions((overview.named(group), _pull(group)) for group in found)
 
 
 def _pull(group: Group) -> str:

@@ -7,7 +7,6 @@ from collections import defaultdict
 from fedal.records.numbers import NONE, size
 from fedal.records.statistics import Row, mean, round_ends
 from fedal.report.groups import Group, Overview
-from fedal.report.legend import named
 from fedal.report.markup import Markup, table
 from fedal.report.measures import DOWNLOADED, UPLOADED
 
@@ -29,7 +28,7 @@ def _rows(overview: Overview, group: Group) -> list[list[object]]:
     for record in group.records:
         for row in round_ends(record.client_rows, final=record.is_server):  # a run evaluates its last round twice
             ends[str(row.get("client", "unnamed"))][record.seed].append(row)
-    return [[client, named(overview, group), *_cells(list(seeds.values()))] for client, seeds in ends.items()]
+    return [[client, overview.named(group), *_cells(list(seeds.values()))] for client, seeds in ends.items()]
 
 
 def _cells(seeds: list[list[Row]]) -> list[str]:

@@ -11,7 +11,6 @@ from fedal.records.numbers import NONE, count, duration, p_value, share, short, 
 from fedal.records.statistics import Difference
 from fedal.report import measures
 from fedal.report.groups import Group, Overview
-from fedal.report.legend import named
 from fedal.report.markup import Markup, element, markup, table
 from fedal.report.measures import Measure
 
@@ -75,7 +74,7 @@ def _in_words(found: Difference) -> str:
 
 def _final_table(overview: Overview) -> Markup:
     columns = _columns(overview)
-    rows = [[named(overview, group), *_cells(overview, group, list(columns.values()))] for group in overview.groups]
+    rows = [[overview.named(group), *_cells(overview, group, list(columns.values()))] for group in overview.groups]
     where = "on the test data of their own sites" if overview.only_servers else "on the whole global test set"
     caption = (
         f"Final models {where}: not the best evaluation on the way but the last one. "

@@ -7,7 +7,6 @@ from statistics import fmean
 
 from fedal.records.numbers import NONE, count, duration, size
 from fedal.report.groups import Group, Overview
-from fedal.report.legend import named
 from fedal.report.markup import Markup, element, markup, table
 from fedal.report.measures import TIME, UPLOADED
 
@@ -52,6 +51,6 @@ def _table(overview: Overview) -> Markup:
     rows = target_rows(overview)[_default_target(overview) - 1]
     columns: list[str | tuple[str, str]] = ["method", "seeds that reach it", "iterations", TIME.name]
     columns.append((UPLOADED.name, "per client"))
-    body = [[named(overview, group), *cells] for group, cells in zip(overview.groups, rows, strict=True)]
+    body = [[overview.named(group), *cells] for group, cells in zip(overview.groups, rows, strict=True)]
     caption = "First evaluation with at least the target accuracy, mean over the seeds that reach it"
     return table(caption, columns, body, name="Time and bytes to the target", id="target-table", cls="numbers stacked")

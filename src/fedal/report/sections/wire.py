@@ -8,7 +8,6 @@ from fedal import methods
 from fedal.messages import Message, in_words
 from fedal.records.numbers import NONE, size
 from fedal.report.groups import Group, Overview
-from fedal.report.legend import named
 from fedal.report.markup import Markup, element, markup, table
 from fedal.report.measures import DOWNLOADED, UPLOADED
 
@@ -30,7 +29,7 @@ def section(overview: Overview) -> Markup:
 def _wire_row(overview: Overview, group: Group) -> list[object]:
     clients = group.client_count or 1
     sent = [size(group.mean(m.key) / clients) if group.finals(m.key) else NONE for m in (UPLOADED, DOWNLOADED)]
-    name = named(overview, group)
+    name = overview.named(group)
     if group.method not in methods.MODULES:
         unknown = "a method of somebody's own: what it declares is in its code, which is not read here"
         return [name, "not known", NONE, NONE, unknown, *sent]
