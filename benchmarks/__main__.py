@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import against, engine_share, operators, races, scaling
+from benchmarks import against, engine_share, engine_vs_naive, operators, scaling
 from benchmarks.workloads import LENET, WORKLOADS, Workload
 
 HERE = Path(__file__).parent
@@ -30,9 +30,9 @@ BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->
 
 def machine() -> dict[str, Any]:
     return {
-        "cores": races.CORES,
+        "cores": engine_vs_naive.CORES,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "bf16": races.has_bf16(),
+        "bf16": engine_vs_naive.has_bf16(),
         "torch": torch.__version__,
         "load_before": os.getloadavg()[0],
     }
@@ -42,16 +42,16 @@ def race(workload: Workload, repeats: int) -> dict[str, Any]:
     if "resnet34" in workload.models:
         repeats = 1  # minutes each
     return {
-        "peak_gflops": races.measured_peak(),
-        **races.race(workload, repeats),
-        "fp64_difference": races.check_equal(workload),
+        "peak_gflops": engine_vs_naive.measured_peak(),
+        **engine_vs_naive.race(workload, repeats),
+        "fp64_difference": engine_vs_naive.check_equal(workload),
     }
 
 
 def parts(repeats: int) -> dict[str, Callable[[], Any]]:
     measurements: dict[str, Callable[[], Any]] = {w.name: lambda w=w: race(w, repeats) for w in WORKLOADS}  # type: ignore[misc]
     return measurements | {
-        f"{LENET.name} under load": lambda: races.race_under_load(LENET, repeats),
+        f"{LENET.name} under load": lambda: engine_vs_naive.race_under_load(LENET, repeats),
         "scaling": scaling.measure,
         "operators": lambda: {w.name: operators.operator_shares(w) for w in WORKLOADS},
         "engine share": lambda: {w.name: engine_share.engine_share(w) for w in WORKLOADS[:2]},

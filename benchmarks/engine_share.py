@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.races import timed
+from benchmarks.engine_vs_naive import timed
 from benchmarks.workloads import Workload, federation
 from fedal.engine import loop
 from fedal.engine.player import LocalPlayer
@@ -33,9 +33,9 @@ def engine_share(workload: Workload, rounds: int = 3) -> float:
         _clocked(loop, "_send", "server", spent),
         _clocked(BatchStream, "indices", "indices", spent),
     ):
-        assembly.federation.play_round(0)
+        assembly.federation.run_round(0)
         spent.update(dict.fromkeys(spent, 0.0))
-        total = sum(timed(lambda t=t: assembly.federation.play_round(t)) for t in range(1, 1 + rounds))  # type: ignore[misc]
+        total = sum(timed(lambda t=t: assembly.federation.run_round(t)) for t in range(1, 1 + rounds))  # type: ignore[misc]
     return (total - spent["clients"] - spent["server"] + spent["indices"]) / total
 
 
@@ -69,9 +69,9 @@ def evaluation(workload: Workload, repeats: int = 3) -> dict[str, float]:
 
         evaluate()
         per_image = median(timed(evaluate) for _ in range(repeats)) / EVALUATED / workload.clients
-        assembly.federation.play_round(0)
+        assembly.federation.run_round(0)
         rounds = range(1, 1 + repeats)
-        training = median(timed(lambda t=t: assembly.federation.play_round(t)) for t in rounds) / workload.tau  # type: ignore[misc]
+        training = median(timed(lambda t=t: assembly.federation.run_round(t)) for t in rounds) / workload.tau  # type: ignore[misc]
     phases = 1 + config.eval_after_local
     evaluating = phases * config.eval_samples * workload.clients * per_image
     return {

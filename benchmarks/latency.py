@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speech import BATCH, CLASSES, CLIENTS, Blank, Logits, Speech  # and with it fedal, before gRPC
+from benchmarks.bare_streams import BATCH, CLASSES, CLIENTS, Blank, Logits, Speech  # and with it fedal, before gRPC
 from fedal.machine import available_cores
 
 HERE = Path(__file__).parent
@@ -148,7 +148,7 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
 
     import benchmarks.echo  # noqa: F401 - known by its name from here on
     from fedal.config import Config
-    from fedal.data.world import Task
+    from fedal.data.split import Task
     from fedal.deploy.plan import ServerPlan
     from fedal.deploy.service import Service
     from fedal.deploy.settings import Deployment
@@ -157,10 +157,10 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
     class Timed(Service):
         """A server that plays a round when it is its turn, and says when the uploads of each exchange were there."""
 
-        def _play_round(self, restore: bool) -> None:
+        def _run_round(self, restore: bool) -> None:
             turn.recv()
             self._times: list[float] = []
-            super()._play_round(restore)
+            super()._run_round(restore)
             turn.send(self._times)
 
         def _refuse_small_cohort(self, uploads: Uploads) -> None:
@@ -178,7 +178,7 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
     )  # fmt: skip
     public = np.zeros((300, 1, 8, 8), np.float32)
     plan = ServerPlan(config, deployment, Task("own", (1, 8, 8), CLASSES), public)
-    Timed(plan, log=lambda event, **fields: None).play()
+    Timed(plan, log=lambda event, **fields: None).run()
 
 
 class Mute:
@@ -219,7 +219,7 @@ def join_fedal(stage: Stage, contender: Contender, name: str) -> None:
         stage.address, name, data, stage.folder / name, invitation=read_invitation(stage.certificates / name),
         own=Mute(name),
     )  # fmt: skip
-    Site(plan, lambda text: None).play()
+    Site(plan, lambda text: None).run()
 
 
 # the race

@@ -31,11 +31,11 @@ class _ThisThread:
 def operator_shares(workload: Workload) -> dict[str, float]:
     """Shares of the second round's time: each operator without those that it calls, the largest first."""
     torch.set_num_threads(1)
-    federation = assemble(workload.config(), workload.world(), _ThisThread()).federation
-    federation.play_round(0)
+    federation = assemble(workload.config(), workload.split(), _ThisThread()).federation
+    federation.run_round(0)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         began = time.perf_counter()
-        federation.play_round(1)
+        federation.run_round(1)
         total = time.perf_counter() - began
     own = {event.key: event.self_cpu_time_total / 1e6 / total for event in profiler.key_averages()}
     shares = {name.removeprefix("aten::"): share for name, share in own.items() if name.startswith("aten::")}

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.races import timed
+from benchmarks.engine_vs_naive import timed
 from benchmarks.workloads import LENET, federation
 
 SIZES = (10, 20, 50, 100, 200)
@@ -39,9 +39,9 @@ def one_size(clients: int) -> dict[str, float]:
     """One round to warm up, then the median of the next; private data are few, so that models are what is weighed."""
     workload = replace(LENET, clients=clients)
     with federation(workload, per_client=40) as assembly:
-        play = assembly.federation.play_round
-        play(0)
-        times = [timed(lambda t=t: play(t)) for t in range(1, 4 if clients <= SIZES[-1] else 2)]  # type: ignore[misc]
+        run_round = assembly.federation.run_round
+        run_round(0)
+        times = [timed(lambda t=t: run_round(t)) for t in range(1, 4 if clients <= SIZES[-1] else 2)]  # type: ignore[misc]
     return {
         "ms_per_iteration": 1e3 * median(times) / workload.tau,
         "peak_mb": peak_memory(),

@@ -26,16 +26,16 @@ COMMAND = [sys.executable, "-P", "-c", "from fedal.cli import main; main()"]
 
 def per_iteration(folder: Path, rounds: int, images: tuple[int, ...] | None = None, **settings: Any) -> float:
     """Of a long run what a run of one round does not have: no start, no last evaluation, no last checkpoint."""
-    play = partial(_play, folder, images, **{**QUIET, **settings})
-    play(rounds=1)  # warms up
-    return (play(rounds=1 + rounds) - play(rounds=1)) / (rounds * 5)
+    run_once = partial(_run, folder, images, **{**QUIET, **settings})
+    run_once(rounds=1)  # warms up
+    return (run_once(rounds=1 + rounds) - run_once(rounds=1)) / (rounds * 5)
 
 
 def per_checkpoint(folder: Path, rounds: int, images: tuple[int, ...], **settings: Any) -> float:
     """Of a run that saves every round what a run that saves at its end does not have."""
-    play = partial(_play, folder, images, rounds=1 + rounds, tau=1, batch_size=2, **{**QUIET, **settings})
-    play()
-    return (play(checkpoint_every=1) - play()) / rounds
+    run_once = partial(_run, folder, images, rounds=1 + rounds, tau=1, batch_size=2, **{**QUIET, **settings})
+    run_once()
+    return (run_once(checkpoint_every=1) - run_once()) / rounds
 
 
 def start_up(folder: Path) -> float:
@@ -85,7 +85,7 @@ def deployed_exchange(folder: Path) -> float:
     return 1e3 * float(last["seconds"] - first["seconds"]) / int(last["iteration"] - first["iteration"])
 
 
-def _play(folder: Path, images: tuple[int, ...] | None, **settings: Any) -> float:
+def _run(folder: Path, images: tuple[int, ...] | None, **settings: Any) -> float:
     """Milliseconds of a whole run; random images if `images` is their shape, digits without it."""
     import fedal
     import fedal.data

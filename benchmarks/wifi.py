@@ -88,7 +88,7 @@ def _started(log: Path, words: list[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen([FEDAL, *words], stdout=file, stderr=file)
 
 
-def play(method: str, seed: int, iterations: int) -> dict[str, Any]:
+def measure(method: str, seed: int, iterations: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan = prepare(folder, method, seed, iterations)
@@ -207,7 +207,7 @@ def main() -> None:
         for method in METHODS:
             if any((found["method"], found["seed"]) == (method, seed) for found in results):
                 continue
-            results.append(play(method, seed, options.iterations))
+            results.append(measure(method, seed, options.iterations))
             file.write_text(json.dumps(results, indent=1) + "\n")
             print(method, seed, results[-1]["curve"][-1], results[-1]["bytes"], flush=True)
     draw(results, options.out / "accuracy-over-time.png")

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from benchmarks.naive import NaiveFedAL
 from fedal.config import Config
 from fedal.data.dataset import Dataset
-from fedal.data.world import World
+from fedal.data.split import DataSplit
 from fedal.engine.threads import thread_workers
 from fedal.methods.outputs.fedal import FedALServer
 from fedal.precision import dtype_of
@@ -43,7 +43,7 @@ class Workload:
         tables = tuple({"model": self.models[i % len(self.models)]} for i in range(self.clients))
         return Config(dataset=self.dataset, clients=tables, tau=self.tau, **settings)
 
-    def world(self, per_client: int = PER_CLIENT) -> World:
+    def split(self, per_client: int = PER_CLIENT) -> DataSplit:
         """Random images: the arithmetic does not care what they show."""
         generator = np.random.Generator(np.random.Philox(key=1))
         n = PUBLIC + per_client * self.clients
@@ -52,7 +52,7 @@ class Workload:
         data = Dataset(self.dataset, x, y, x[:64], y[:64], 10)
         names = self.config().client_names
         parts = np.split(np.arange(PUBLIC, n), self.clients)
-        return World(data, dict(zip(names, parts, strict=True)), np.arange(PUBLIC), x[:PUBLIC], 0)
+        return DataSplit(data, dict(zip(names, parts, strict=True)), np.arange(PUBLIC), x[:PUBLIC], 0)
 
 
 LENET = Workload("LeNet5 x10", "mnist", (1, 28, 28), ("lenet5",), 10, rounds=4)
@@ -66,23 +66,23 @@ WORKLOADS = (
 class Contest:
     """Both implementations of one workload, ready to play rounds."""
 
-    def __init__(self, workload: Workload, assembly: Assembly, config: Config, world: World, rounds: int) -> None:
+    def __init__(self, workload: Workload, assembly: Assembly, config: Config, split: DataSplit, rounds: int) -> None:
         self.workload, self.assembly, self._t = workload, assembly, 0
         server = assembly.federation.server
         assert isinstance(server, FedALServer)
         dtype = dtype_of(config.precision)
-        data = world.dataset
+        data = split.dataset
         x, y = torch.as_tensor(data.train_x).to(dtype), torch.as_tensor(data.train_y)
         steps = range(rounds * workload.tau)
         public = BatchStream(PUBLIC, config.batch_size, config.seed, "public")
         streams = {
             name: BatchStream(len(part), config.batch_size, config.seed, "private", name)
-            for name, part in world.clients.items()
+            for name, part in split.clients.items()
         }
         self.naive = NaiveFedAL(
             [learner.module for learner in assembly.learners.values()],  # type: ignore[attr-defined]
             server.discriminator._learner.module,
-            [TensorDataset(x[part], y[part]) for part in world.clients.values()],
+            [TensorDataset(x[part], y[part]) for part in split.clients.values()],
             [[stream.indices(step).tolist() for step in steps] for stream in streams.values()],
             x[:PUBLIC],
             [public.indices(step).tolist() for step in steps],
@@ -90,7 +90,7 @@ class Contest:
         )
 
     def play_engine(self) -> None:
-        self.assembly.federation.play_round(self._t)
+        self.assembly.federation.run_round(self._t)
         self._t += 1
 
     def play_naive(self) -> None:
@@ -111,11 +111,11 @@ def federation(
 ) -> Iterator[Assembly]:
     """The engine alone, as a run assembles it."""
     with thread_workers(workers) as pool:
-        yield assemble(workload.config(**settings), workload.world(per_client), pool)
+        yield assemble(workload.config(**settings), workload.split(per_client), pool)
 
 
 @contextmanager
 def contest(workload: Workload, rounds: int, **settings: Any) -> Iterator[Contest]:
     """The engine and the naive loop; the latter has batches for `rounds`."""
     with federation(workload, **settings) as assembly:
-        yield Contest(workload, assembly, workload.config(**settings), workload.world(), rounds)
+        yield Contest(workload, assembly, workload.config(**settings), workload.split(), rounds)

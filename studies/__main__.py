@@ -1,4 +1,4 @@
-"""`python -m studies play | collect | page`: the studies behind docs/results, in the order of its plan.toml."""
+"""`python -m studies run | collect | page`: the studies behind docs/results, in the order of its plan.toml."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from studies.results_plan import PAGE_FOLDER, RUNS, read_plan
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    player = commands.add_parser("play", help="play the runs that are missing; what was interrupted goes on")
-    player.add_argument("studies", nargs="*", help="names of plan.toml, in the order to play them (default: all)")
-    player.add_argument("--seed", type=int, help="only runs with this seed (default: all)")
-    player.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each (default: 2)")
+    runner = commands.add_parser("run", help="run the runs that are missing; what was interrupted goes on")
+    runner.add_argument("studies", nargs="*", help="names of plan.toml, in the order to run them (default: all)")
+    runner.add_argument("--seed", type=int, help="only runs with this seed (default: all)")
+    runner.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each (default: 2)")
     collector = commands.add_parser("collect", help="make small result files of the finished runs, then the page")
     pager = commands.add_parser("page", help="write tables and figures again from the small result files")
-    for each in (player, collector):
+    for each in (runner, collector):
         each.add_argument("--runs", type=Path, default=RUNS, help="where the run folders are (default: runs/results)")
-    for each in (player, collector, pager):
+    for each in (runner, collector, pager):
         each.add_argument("--folder", type=Path, default=PAGE_FOLDER, help="of plan.toml (default: docs/results)")
     arguments = parser.parse_args()
     plan = read_plan(arguments.folder)
-    if arguments.command == "play":
-        from studies.play import missing, play
+    if arguments.command == "run":
+        from studies.run import missing, run_plan
 
         os.nice(19)  # these runs take hours: they give way to everything else on the machine
         jobs = missing(plan.only(arguments.studies).studies, arguments.runs, arguments.seed)
-        return 1 if play(jobs, arguments.jobs) else 0
+        return 1 if run_plan(jobs, arguments.jobs) else 0
     if arguments.command == "collect":
         from studies.result_files import collect
 

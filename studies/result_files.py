@@ -113,10 +113,10 @@ def _agreement(run: Run) -> dict[str, Any]:
         view, learners = found.view, found.view.learners.values()
         on_public, on_test = (
             answers(learners, view.public),
-            answers(learners, torch.as_tensor(view.world.dataset.test_x)),
+            answers(learners, torch.as_tensor(view.split.dataset.test_x)),
         )
         measured = asdict(check_equilibrium(on_public, view.discriminator, view.clients, run.config.seed))
-        measured["team_on_test"] = _accuracy(on_test.mean(0), torch.as_tensor(view.world.dataset.test_y))
+        measured["team_on_test"] = _accuracy(on_test.mean(0), torch.as_tensor(view.split.dataset.test_y))
         if view.public_labels is not None:
             measured["team_on_public"] = _accuracy(on_public.mean(0), view.public_labels)
         return measured

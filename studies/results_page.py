@@ -19,7 +19,7 @@ BEGIN, END = "<!-- results: written by python -m studies collect -->", "<!-- end
 
 
 @dataclass(frozen=True)
-class Played:
+class StudyResults:
     """A study with what has been played of it."""
 
     study: Study
@@ -57,19 +57,19 @@ def generate(plan: ResultsPlan, folder: Path) -> str:
     played = _read(plan, folder)
     parts = [_what_was_played(played)]
     parts += [_show_study(each) for each in played if each.has_runs]
-    parts += [_answer(question.asks, question.pairs, played) for question in plan.questions]
+    parts += [_answer(question.text, question.pairs, played) for question in plan.questions]
     return "\n\n".join(part for part in parts if part)
 
 
-def read_study(study: Study, folder: Path) -> Played:
-    return Played(study, {arm.name: read_results(folder, study, arm) for arm in study.arms})
+def read_study(study: Study, folder: Path) -> StudyResults:
+    return StudyResults(study, {arm.name: read_results(folder, study, arm) for arm in study.arms})
 
 
-def _read(plan: ResultsPlan, folder: Path) -> list[Played]:
+def _read(plan: ResultsPlan, folder: Path) -> list[StudyResults]:
     return [read_study(study, folder) for study in plan.studies]
 
 
-def _what_was_played(played: Sequence[Played]) -> str:
+def _what_was_played(played: Sequence[StudyResults]) -> str:
     rows = []
     for each in played:
         missing = [
@@ -84,7 +84,7 @@ def _what_was_played(played: Sequence[Played]) -> str:
     return "## What has been played\n\n" + as_markdown(["study", "runs", "still missing"], rows)
 
 
-def _show_study(played: Played) -> str:
+def _show_study(played: StudyResults) -> str:
     study = played.study
     n_clients = len(study.config(study.arms[0], study.seeds[0]).client_names)
     heads = ["arm", "seeds", "test accuracy", "worst client", "the team"]
@@ -127,7 +127,7 @@ def _at_the_end(results: Sequence[Result], key: str) -> str:
     return f"{mean(values):.3f}" if values else NONE
 
 
-def _answer(asks: str, pairs: Iterable[tuple[str, str]], played: Sequence[Played]) -> str:
+def _answer(text: str, pairs: Iterable[tuple[str, str]], played: Sequence[StudyResults]) -> str:
     """One question: the differences in all studies that have both arms of a pair."""
     heads = ["difference", "study", "seeds", "test accuracy", "95% interval", "p", "so it is"]
     rows = []
@@ -136,7 +136,7 @@ def _answer(asks: str, pairs: Iterable[tuple[str, str]], played: Sequence[Played
             found = paired_difference(each.accuracies(first), each.accuracies(second))
             if found is not None:
                 rows.append([f"{first} − {second}", each.study.name, *_show_difference(found)])
-    return f"## {asks}\n\n{as_markdown(heads, rows)}" if rows else ""
+    return f"## {text}\n\n{as_markdown(heads, rows)}" if rows else ""
 
 
 def _show_difference(found: Difference) -> list[str]:

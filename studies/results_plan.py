@@ -55,7 +55,7 @@ class Study:
 class Question:
     """Differences that together answer something: first minus second of each pair of arms."""
 
-    asks: str
+    text: str
     pairs: tuple[tuple[str, str], ...]
 
 
@@ -94,5 +94,5 @@ def read_plan(folder: Path = PAGE_FOLDER) -> ResultsPlan:
         )
         for study in content["studies"]
     )
-    questions = tuple(Question(q["asks"], tuple((a, b) for a, b in q["pairs"])) for q in content["questions"])
+    questions = tuple(Question(q["text"], tuple((a, b) for a, b in q["pairs"])) for q in content["questions"])
     return ResultsPlan(studies, questions)

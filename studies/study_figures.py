@@ -16,7 +16,7 @@ from studies.results_plan import Study
 
 Results = Mapping[str, Mapping[int, Result]]  # arm -> seed -> result
 
-MOST_CURVES = 8
+MAX_CURVES = 8
 NEAR = 0.04  # of the best arm's final accuracy: what is farther below is named instead of drawn
 PANELS = {
     "test_accuracy": "test accuracy, mean over clients",
@@ -29,7 +29,7 @@ PANELS = {
 def draw_study(study: Study, results: Results, names: list[str], path: Path) -> list[Path]:
     """Writes PATH.png and PATH.svg. `names` are the arms of all studies: the place of one decides its colour."""
     shown = {name: found for name, found in results.items() if found}
-    figure = _draw_curves(study, shown, names) if len(study.arms) <= MOST_CURVES else _draw_ends(shown)
+    figure = _draw_curves(study, shown, names) if len(study.arms) <= MAX_CURVES else _draw_ends(shown)
     figure.suptitle(study.title, fontsize=10, color=INK, x=0.01, ha="left")
     return save(figure, path)
 

@@ -126,16 +126,16 @@ class Rehearsal:
         service = Service(self.plan, should_stop=stop.is_set, log=log)
         failure: list[BaseException] = []
 
-        def play() -> None:
+        def run() -> None:
             try:
-                service.play()
+                service.run()
             except Exception as error:
                 failure.append(error)
 
-        thread = threading.Thread(target=play)
+        thread = threading.Thread(target=run)
         thread.start()
         try:
-            wait_for(lambda: service.reception.port or failure)
+            wait_for(lambda: service.grpc_server.port or failure)
             yield service
         finally:
             stop.set()
@@ -146,13 +146,13 @@ class Rehearsal:
         failure: list[BaseException] = []
         plan = replace(self.site_plan(site), **changes)
 
-        def play() -> None:
+        def run() -> None:
             try:
-                Site(plan, lambda text: None).play()
+                Site(plan, lambda text: None).run()
             except Exception as error:
                 failure.append(error)
 
-        thread = threading.Thread(target=play, daemon=True)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         # One after the other: initialisers draw from torch's generator, which is one per process.
         wait_for(lambda: failure or (plan.state / "site.json").exists())

@@ -21,7 +21,7 @@ class Forked:
 
     def __init__(self, words: list[str], folder: Path, log: Path) -> None:
         self._process: BaseProcess = FORKS.Process(
-            target=_play, args=(words, folder, log, dict(os.environ)), daemon=True
+            target=_run, args=(words, folder, log, dict(os.environ)), daemon=True
         )
         self._process.start()
         assert self._process.pid is not None
@@ -46,7 +46,7 @@ class Forked:
         self.wait()
 
 
-def _play(words: list[str], folder: Path, log: Path, environment: dict[str, str]) -> None:
+def _run(words: list[str], folder: Path, log: Path, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

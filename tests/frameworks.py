@@ -24,7 +24,7 @@ from fedal.losses import d_cross_entropy
 from fedal.models.small import SmallMLP
 from fedal.seeding import torch_seeded
 from optional import needs
-from worlds import synthetic_images
+from splits import synthetic_images
 
 AnyLearner = TypeVar("AnyLearner", bound=Learner)
 Make = Callable[..., Learner]
@@ -85,7 +85,7 @@ def trees(n_features: int = 16, n_classes: int = 3, seed: int = 0) -> Learner:
 
 
 def by_hand(n_features: int = 16, n_classes: int = 3, seed: int = 0) -> Learner:
-    learner: Learner = runpy.run_path(str(EXAMPLES / "own_learner.py"))["SoftmaxRegression"](n_features, n_classes)
+    learner: Learner = runpy.run_path(str(EXAMPLES / "custom_learner.py"))["SoftmaxRegression"](n_features, n_classes)
     return learner
 
 

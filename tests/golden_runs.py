@@ -125,7 +125,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 class Child:
     """A function in a process of its own; what it prints is in `log`."""
 
-    def __init__(self, log: Path, play: Callable[[], object]) -> None:
+    def __init__(self, log: Path, work: Callable[[], object]) -> None:
         self._log = log
         self.pid = os.fork()
         if self.pid == 0:
@@ -134,7 +134,7 @@ class Child:
                 descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
                 os.dup2(descriptor, 1)
                 os.dup2(descriptor, 2)
-                play()
+                work()
                 code = 0
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 0
@@ -167,14 +167,14 @@ class Child:
 
 
 def _command(folder: Path, log: str, *words: str) -> Child:
-    def play() -> None:
+    def work() -> None:
         from fedal.cli import main
 
         os.chdir(folder)
         sys.argv = ["fedal", *words]
         main()
 
-    return Child(folder / log, play)
+    return Child(folder / log, work)
 
 
 class Deployment:

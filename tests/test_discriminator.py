@@ -15,7 +15,7 @@ from fedal import discriminator as module
 from fedal.discriminator import ROWS, Discriminator
 from fedal.records.checkpoint import load_newest, save_checkpoint
 from memory import Largest
-from worlds import fingerprint, same_bits
+from splits import fingerprint, same_bits
 
 ROSTER = ("anna", "ben", "cleo", "dora")
 B, K = 6, 5

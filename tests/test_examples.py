@@ -24,7 +24,7 @@ def run_example(name: str, folder: Path) -> str:
 
 
 def test_own_models_of_three_kinds_learn_together(tmp_path: Path) -> None:
-    output = run_example("own_model.py", tmp_path)
+    output = run_example("custom_model.py", tmp_path)
     accuracies = {line.split()[0]: float(line.split()[-1]) for line in output.splitlines()[:3]}
     assert accuracies.keys() == {"rows", "careful", "ready-made"}
     assert min(accuracies.values()) > 0.5
@@ -32,14 +32,14 @@ def test_own_models_of_three_kinds_learn_together(tmp_path: Path) -> None:
 
 
 def test_own_data_give_the_same_result_as_arrays_and_as_a_file(tmp_path: Path) -> None:
-    lines = run_example("own_data.py", tmp_path).splitlines()
+    lines = run_example("custom_data.py", tmp_path).splitlines()
     alone, together = (float(line.split("accuracy ")[1].split(",")[0]) for line in lines[1:3])
     assert together > alone
     assert lines[3].endswith(", the same")
 
 
 def test_own_method_runs_and_is_black_box(tmp_path: Path) -> None:
-    lines = run_example("own_method.py", tmp_path).splitlines()
+    lines = run_example("custom_method.py", tmp_path).splitlines()
     assert len(lines) == 3
     for line in lines:
         assert line.endswith("black-box: True")
@@ -47,7 +47,7 @@ def test_own_method_runs_and_is_black_box(tmp_path: Path) -> None:
 
 
 def test_a_new_method_takes_under_60_lines() -> None:
-    assert len((EXAMPLES / "own_method.py").read_text(encoding="utf-8").splitlines()) < 60
+    assert len((EXAMPLES / "custom_method.py").read_text(encoding="utf-8").splitlines()) < 60
 
 
 def final_accuracies(output: str) -> dict[str, dict[str, float]]:
@@ -62,13 +62,13 @@ def better_together(output: str) -> bool:
 
 
 def test_a_hand_written_numpy_learner_joins_and_both_sides_gain(tmp_path: Path) -> None:
-    output = run_example("own_learner.py", tmp_path)
+    output = run_example("custom_learner.py", tmp_path)
     assert final_accuracies(output)["fedal"].keys() == {"by-hand", "network"}
     assert better_together(output)
 
 
 def test_a_learner_of_ones_own_takes_under_40_lines() -> None:
-    assert len((EXAMPLES / "own_learner.py").read_text(encoding="utf-8").splitlines()) < 40
+    assert len((EXAMPLES / "custom_learner.py").read_text(encoding="utf-8").splitlines()) < 40
 
 
 def test_a_jax_client_joins_and_everybody_gains(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def heard_by(heard: list[Said]) -> Any:
 
 
 @pytest.fixture
-def own_method() -> Iterator[str]:
+def custom_method() -> Iterator[str]:
     class Options(MethodOptions):
         strength: float = Field(1.0, description="has the facts that all options have")
         cache: str = setting("off", "where this machine keeps something", sites=False, changes="nothing")
@@ -141,19 +141,19 @@ def own_method() -> Iterator[str]:
     methods._own.pop(name)
 
 
-def test_an_option_of_a_method_may_have_facts_of_its_own(own_method: str) -> None:
-    config = Config(method=own_method, cache="on", strength=2.0)
+def test_an_option_of_a_method_may_have_facts_of_its_own(custom_method: str) -> None:
+    config = Config(method=custom_method, cache="on", strength=2.0)
     for settings in (config.for_sites(), config.deciding()):
         assert settings["options"]["strength"] == 2.0
         assert "cache" not in settings["options"]
 
 
-def test_a_site_decides_what_is_the_sites_also_among_options(own_method: str) -> None:
+def test_a_site_decides_what_is_the_sites_also_among_options(custom_method: str) -> None:
     pytest.importorskip("grpc")
     from fedal.deploy.entering import checked_settings
     from fedal.deploy.refusals import Code, Refused
 
-    told = {"method": own_method, "options": {"strength": 2.0}}
+    told = {"method": custom_method, "options": {"strength": 2.0}}
     assert checked_settings(json.dumps(told)).options.model_dump()["strength"] == 2.0
     told["options"] = {"cache": "here"}
     with pytest.raises(Refused, match="'cache', which is this site's to decide") as refused:

@@ -17,7 +17,7 @@ from fedal import kernels
 from fedal.discriminator import Discriminator
 from fedal.engine.loop import Federation
 from fedal.models.pooling import HalvingMaxPool
-from worlds import build_federation, build_of_table_models, play, state_of
+from splits import build_federation, build_of_table_models, run_rounds, state_of
 
 HALVES = ([2, 2], [2, 2], [0, 0], [1, 1], True)
 
@@ -123,18 +123,18 @@ def assert_close(found: Federation, expected: Federation) -> None:
 
 
 def test_a_federation_learns_the_same_without_them(public: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = play(build_federation("fedal", dtype=torch.float64, tau=2), 3)
+    found = run_rounds(build_federation("fedal", dtype=torch.float64, tau=2), 3)
     monkeypatch.undo()
     assert kernels.in_use() == "private"
-    assert_close(found, play(build_federation("fedal", dtype=torch.float64, tau=2), 3))
+    assert_close(found, run_rounds(build_federation("fedal", dtype=torch.float64, tau=2), 3))
 
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_so_does_a_stack_with_convolutions(stacked: bool, public: None, monkeypatch: pytest.MonkeyPatch) -> None:
     settings: dict[str, Any] = dict(model="cnn-small", precision="fp64", stacked=stacked, tau=2)
-    found = play(build_of_table_models("fedal", **settings), 3)
+    found = run_rounds(build_of_table_models("fedal", **settings), 3)
     monkeypatch.undo()
-    assert_close(found, play(build_of_table_models("fedal", **settings), 3))
+    assert_close(found, run_rounds(build_of_table_models("fedal", **settings), 3))
 
 
 @pytest.mark.parametrize("leak", [0.0, 0.2])

@@ -8,7 +8,7 @@ import torch
 
 from fedal.data.streams import PrivateData, PublicData, Samples
 from fedal.seeding import BatchStream, digest, partition_generator, philox_key, raw_bits, torch_seeded
-from worlds import build_federation, play
+from splits import build_federation, run_rounds
 
 
 def test_the_bits_of_the_streams_are_what_they_always_were() -> None:
@@ -153,7 +153,7 @@ def drawn_public_batches(method: str, tau: int, rounds: int) -> list[str | None]
     digests: list[str | None] = []
     anna = federation.clients["anna"]
     federation.watch.exchanged = lambda uploads: digests.append(anna.public.drawn)
-    play(federation, rounds)
+    run_rounds(federation, rounds)
     return digests
 
 

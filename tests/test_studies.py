@@ -12,10 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from studies.play import missing, play
 from studies.result_files import CURVE_POINTS, collect, read_results, thinned_curve
 from studies.results_page import BEGIN, END, generate, read_study, write_page
 from studies.results_plan import PAGE_FOLDER, ROOT, ResultsPlan, read_plan
+from studies.run import missing, run_plan
 
 from fedal.errors import ConfigError
 from fedal.records.run import Run
@@ -34,7 +34,7 @@ PLAN = """
 fedal-quick = { method = "fedal", discriminator_lr = 1e-2 }
 
 [[questions]]
-asks = "Does the adversary help?"
+text = "Does the adversary help?"
 pairs = [["fedal-quick", "fedmd-lf"]]
 
 [[studies]]
@@ -80,7 +80,7 @@ def test_what_is_missing_is_played_once_and_shown_as_it_ended(
     broken, *sound = jobs[2], *jobs[:2]
     broken.folder.parent.mkdir(parents=True)
     broken.folder.write_text("a file where a folder must go")
-    assert play([broken, *sound], 2) == [broken]  # the others are played all the same
+    assert run_plan([broken, *sound], 2) == [broken]  # the others are played all the same
     assert "is a file; expected a folder" in capsys.readouterr().out
     broken.folder.unlink()
     assert missing([study], runs) == jobs[2:]
@@ -106,15 +106,15 @@ def test_what_is_missing_is_played_once_and_shown_as_it_ended(
 def test_a_stopped_player_goes_on_where_it_was(tmp_path: Path) -> None:
     folder, runs = tmp_path / "page", tmp_path / "runs"
     plan = write_plan(folder, iterations=100_000)
-    words = ["-m", "studies", "play", "--jobs", "1", "--folder", str(folder), "--runs", str(runs)]
-    player = subprocess.Popen([sys.executable, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    words = ["-m", "studies", "run", "--jobs", "1", "--folder", str(folder), "--runs", str(runs)]
+    runner = subprocess.Popen([sys.executable, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     record = runs / "tiny" / "fedal-quick" / "seed-0" / "metrics.jsonl"
-    end = time.monotonic() + 200  # on a busy machine the player gives way to everything else
+    end = time.monotonic() + 200  # on a busy machine the runner gives way to everything else
     while not (record.exists() and record.stat().st_size) and time.monotonic() < end:
         time.sleep(0.1)
-    player.send_signal(signal.SIGTERM)
-    _, err = player.communicate(timeout=60)
-    assert (player.returncode, err.strip()) == (
+    runner.send_signal(signal.SIGTERM)
+    _, err = runner.communicate(timeout=60)
+    assert (runner.returncode, err.strip()) == (
         130,
         "stopped; what is finished is kept. Type the same command again to continue.",
     )
@@ -126,7 +126,7 @@ def test_a_stopped_player_goes_on_where_it_was(tmp_path: Path) -> None:
     changed = (saved.folder.config.read_text()).replace("iterations = 100000", f"iterations = {done + 20}")
     saved.folder.config.write_text(changed)  # a run as long as the test can wait for
     (folder / "configs" / "tiny.toml").write_text(TINY.format(iterations=done + 20, tau=2))
-    assert play(missing(read_plan(folder).studies, runs)[:1], 1) == []
+    assert run_plan(missing(read_plan(folder).studies, runs)[:1], 1) == []
     assert Run(record.parent).final["iteration"] == done + 20
 
 

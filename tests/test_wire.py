@@ -12,7 +12,7 @@ from torch import Tensor
 from fedal.errors import NonFiniteError, WireError
 from fedal.messages import Consensus, Guidance, Leak, Message, Outputs
 from fedal.wire import Wire
-from worlds import BATCH, CLASSES, NETS, build_federation, play
+from splits import BATCH, CLASSES, NETS, build_federation, run_rounds
 
 
 def fedal_wire(dtype: torch.dtype = torch.float32, batch: int = 4, classes: int = 3) -> Wire:
@@ -64,7 +64,7 @@ def test_an_expanded_tensor_counts_with_all_its_numbers() -> None:
     ("method", "up", "down"), [("local", 0, 0), ("fedmd", 4, 4), ("fedmd-lf", 4, 4), ("fedal", 4, 8)]
 )
 def test_a_run_costs_exactly_what_the_algorithm_sends(method: str, up: int, down: int) -> None:
-    wire = play(build_federation(method, tau=3), 2).wire
+    wire = run_rounds(build_federation(method, tau=3), 2).wire
     numbers = 2 * 3 * BATCH * CLASSES
     assert dict(wire.up_bytes) == (dict.fromkeys(NETS, up * numbers) if up else {})
     assert dict(wire.down_bytes) == (dict.fromkeys(NETS, down * numbers) if down else {})

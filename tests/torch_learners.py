@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.losses import d_cross_entropy
 from fedal.seeding import torch_seeded
-from worlds import mlp
+from splits import mlp
 
 
 class Tied(nn.Module):

@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[BufferedRandom]:
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        _say_where(error, path)
+        _add_path(error, path)
         raise
     sync_folder(path.parent)
 
@@ -52,7 +52,7 @@ def append(path: Path, content: bytes) -> None:
             _write_all(file, content)
             os.fsync(file.fileno())
     except OSError as error:
-        _say_where(error, path)
+        _add_path(error, path)
         raise
 
 
@@ -63,7 +63,7 @@ def _write_all(file: FileIO, content: bytes) -> None:
         rest = rest[file.write(rest) :]
 
 
-def _say_where(error: BaseException, path: Path) -> None:
+def _add_path(error: BaseException, path: Path) -> None:
     """A failed write knows no name; whoever reads the message needs it: which disk is full?"""
     if isinstance(error, OSError) and error.filename is None:
         error.filename = str(path)
@@ -96,7 +96,7 @@ class RecordFile:
         try:
             _write_all(self._file, json.dumps(row).encode() + b"\n")
         except OSError as error:
-            _say_where(error, self._path)
+            _add_path(error, self._path)
             raise
 
     def sync(self) -> int:

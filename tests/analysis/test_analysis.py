@@ -22,11 +22,11 @@ from fedal.errors import ConfigError
 from fedal.figures.theory import FIGURES, draw_convergence, draw_forgetting, draw_variances
 from fedal.records.run import Run
 from fedal.simulate.assemble import assemble
-from fedal.simulate.prepare import prepare_world
+from fedal.simulate.prepare import prepare_split
 from fedal.theory.descent import Gradients
 from fedal.theory.instruments import SERVER, Forgetting
 from fedal.theory.view import FederationView
-from worlds import InOrder, tiny_world
+from splits import InOrder, tiny_split
 
 ALL = ("forgetting", "zeta", "gradients")
 
@@ -83,7 +83,7 @@ def test_instruments_can_be_named_with_commas() -> None:
 
 
 def test_zeta_of_a_study_is_that_of_the_saved_models(watched: Run, study: Analysis) -> None:
-    public = torch.as_tensor(prepare_world(watched.config).public_x)
+    public = torch.as_tensor(prepare_split(watched.config).public_x)
     with torch.no_grad():
         p = torch.stack([torch.softmax(watched.model(client)(public), -1) for client in watched.config.client_names])
     divergence = (p * (p / p.mean(0)).log()).sum(-1).mean(-1)
@@ -91,8 +91,8 @@ def test_zeta_of_a_study_is_that_of_the_saved_models(watched: Run, study: Analys
 
 
 def test_the_measured_losses_are_those_of_the_saved_models(watched: Run, study: Analysis) -> None:
-    world = prepare_world(watched.config)
-    data = world.dataset
+    split = prepare_split(watched.config)
+    data = split.dataset
     models = {client: watched.model(client) for client in watched.config.client_names}
 
     def loss(model: nn.Module, x: np.ndarray, y: np.ndarray) -> float:
@@ -101,7 +101,7 @@ def test_the_measured_losses_are_those_of_the_saved_models(watched: Run, study: 
 
     everywhere = [loss(model, data.test_x, data.test_y) for model in models.values()]
     assert study.global_loss == pytest.approx(np.mean(everywhere), rel=1e-4)
-    for client, mine in world.clients.items():
+    for client, mine in split.clients.items():
         own = loss(models[client], data.train_x[mine], data.train_y[mine])
         assert study.terms[client].risk == pytest.approx(own, rel=1e-4)
 
@@ -152,11 +152,11 @@ class Stage:
         )
         self.half: dict[str, nn.Module] = {}
         self.instrument: Any = None
-        world = tiny_world(config.client_names)
-        assembly = assemble(config, world, InOrder())
+        split = tiny_split(config.client_names)
+        assembly = assemble(config, split, InOrder())
         self.federation, learners = assembly.federation, assembly.learners
         self.federation.watch.phase_done = self._trained
-        self.view = FederationView(config.with_(batch_size=batch), world, self.federation, learners, InOrder())
+        self.view = FederationView(config.with_(batch_size=batch), split, self.federation, learners, InOrder())
 
     def modules(self) -> dict[str, nn.Module]:
         return {client: copy.deepcopy(learner.module) for client, learner in self.view.learners.items()}
@@ -170,7 +170,7 @@ class Stage:
         """What an instrument finds in round t."""
         self.instrument = instrument(self.view)
         self.instrument.begins()
-        self.federation.play_round(t)
+        self.federation.run_round(t)
         return self.instrument.ends()
 
 
@@ -181,7 +181,7 @@ def kl(teacher: Tensor, student: Tensor) -> Tensor:
 
 def test_the_clients_gradient_is_autograds_of_the_papers_objective() -> None:
     stage = Stage(adversarial=3.0, keep_global=0.5, discriminator_lr=0.01)
-    stage.federation.play_round(0)
+    stage.federation.run_round(0)
     place, start = stage.view, stage.modules()
     discriminator = copy.deepcopy(place.discriminator.module)
     measured = stage.measured(Gradients, 1)
@@ -218,7 +218,7 @@ def test_forgetting_shows_what_a_client_unlearns() -> None:
     stage = Stage("local")
     place, instrument = stage.view, Forgetting(stage.view)
     for t in range(8):
-        stage.federation.play_round(t)
+        stage.federation.run_round(t)
     instrument.begins()
     spoiled, kept, _ = place.clients
     learner = place.learners[spoiled]

@@ -27,7 +27,7 @@ from fedal.campaigns.paper.entries import (
     small_settings,
 )
 from fedal.campaigns.paper.outcome import Outcome
-from fedal.campaigns.paper.run import _small_options, _what_small_means, folder_name, play
+from fedal.campaigns.paper.reproduce import _small_options, _what_small_means, folder_name, reproduce
 from fedal.config import Config
 from fedal.errors import Stopped
 from fedal.figures.paper import _draw_curves, draw
@@ -163,7 +163,7 @@ def test_what_is_not_installed_or_does_not_fit_has_a_line_of_its_own(
     mixed = replace(MINIATURES["digits"], settings={**TINY, "models": "auto"})
     monkeypatch.setitem(MINIATURES, "digits", mixed)
     entry = shortened("fig-svhn", only=("local", "fedavg", "fed-from-tomorrow"))
-    outcome = play(entry, "small", tmp_path, jobs=1)
+    outcome = reproduce(entry, "small", tmp_path, jobs=1)
     reasons = {line.what: line.reason for line in outcome.lines}
     assert reasons["local"] == ""
     assert reasons["fedavg"].startswith("not applicable: fedavg averages parameters of one architecture")
@@ -178,9 +178,9 @@ def test_an_interrupted_entry_continues_and_repeats_nothing(tmp_path: Path) -> N
         events.append((job.name, event))
 
     with pytest.raises(Stopped, match="the same command again"):
-        play(entry, "small", tmp_path, jobs=1, watch=watch, should_stop=lambda: ("fedal", "finished") in events)
+        reproduce(entry, "small", tmp_path, jobs=1, watch=watch, should_stop=lambda: ("fedal", "finished") in events)
     events.clear()
-    outcome = play(entry, "small", tmp_path, jobs=1, watch=watch)
+    outcome = reproduce(entry, "small", tmp_path, jobs=1, watch=watch)
     assert [event for event in events if event[1] == "started"] == [("fedavg", "started")]
     assert all(line.values for line in outcome.lines)
     assert {line.paper for line in outcome.lines} == {"figure only"}
@@ -189,7 +189,7 @@ def test_an_interrupted_entry_continues_and_repeats_nothing(tmp_path: Path) -> N
 
 def test_every_method_of_a_miniature_exchanges_something(tmp_path: Path) -> None:
     """FCCL trains alone at first: for no longer than a part of the few iterations."""
-    outcome = play(shortened("fig-svhn"), "small", tmp_path, jobs=1)
+    outcome = reproduce(shortened("fig-svhn"), "small", tmp_path, jobs=1)
     (rows,) = outcome.rows.values()
     assert {row.method: min(run.final["up_bytes"] for run in row.runs) > 0 for row in rows} == dict.fromkeys(
         ("fedal", "fedmd", "cfd", "fccl", "fccl+"), True
@@ -232,7 +232,7 @@ def test_panels_share_a_scale_that_shows_all_of_every_panel() -> None:
 
 
 def test_gradient_variances_are_those_that_the_run_recorded(tmp_path: Path) -> None:
-    outcome = play(shortened("fig-gradient-variance"), "small", tmp_path, jobs=1)
+    outcome = reproduce(shortened("fig-gradient-variance"), "small", tmp_path, jobs=1)
     run = outcome.rows["alpha 1"][0].runs[0]
     largest = {line.what: line.ours for line in outcome.lines}
     assert list(largest) == ["l", "k", "u", "rl", "rg", "n"]
@@ -242,7 +242,7 @@ def test_gradient_variances_are_those_that_the_run_recorded(tmp_path: Path) -> N
 
 
 def test_output_matrices_are_mean_probabilities_and_the_report_reads_them(tmp_path: Path) -> None:
-    outcome = play(shortened("fig-output-matrix"), "small", tmp_path, jobs=1)
+    outcome = reproduce(shortened("fig-output-matrix"), "small", tmp_path, jobs=1)
     matrix = outcome.matrices["alpha 5", "fedal"]
     assert matrix.shape == (3, 10)
     assert np.allclose(matrix.sum(1), 1)
@@ -255,7 +255,7 @@ def test_output_matrices_are_mean_probabilities_and_the_report_reads_them(tmp_pa
 
 
 def test_smaller_alpha_leaves_fewer_classes_to_a_client(tmp_path: Path) -> None:
-    outcome: Outcome = play(find("fig-data"), "small", tmp_path, seeds=3)
+    outcome: Outcome = reproduce(find("fig-data"), "small", tmp_path, seeds=3)
     many, some, few = (line.ours for line in outcome.lines)
     assert many is not None and some is not None and few is not None
     assert 10 > many > some > few > 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedal.campaigns.job import Job
-from fedal.campaigns.pool import play_jobs
+from fedal.campaigns.pool import run_jobs
 from fedal.config import Config
 from fedal.errors import NonFiniteError, Stopped
 from fedal.records.folder import RunFolder
@@ -44,7 +44,7 @@ def test_outcomes_are_in_the_order_of_the_jobs_and_a_failure_is_one_of_them(tmp_
     jobs = [job(tmp_path, "long", iterations=400), job(tmp_path, "diverges", optimizer="sgd", lr=1e30)]
     jobs += [job(tmp_path, "mixed", method="fedavg", models=["mlp-small", "cnn-small"]), job(tmp_path, "short")]
     ended: list[str] = []
-    outcomes = play_jobs(jobs, 2, ended=lambda outcome: ended.append(outcome.job.name))
+    outcomes = run_jobs(jobs, 2, ended=lambda outcome: ended.append(outcome.job.name))
     assert [outcome.job for outcome in outcomes] == jobs
     assert [outcome.run is not None for outcome in outcomes] == [True, False, False, True]
     assert isinstance(outcomes[1].failure, NonFiniteError) and "finite" in str(outcomes[1].failure)
@@ -64,7 +64,7 @@ def test_a_failure_that_is_raised_lets_the_other_runs_save_first(tmp_path: Path)
             time.sleep(0.05)  # the news of the failure are heard when both are at work
 
     with pytest.raises(NonFiniteError):
-        play_jobs([endless, diverges], 2, watch=watch)
+        run_jobs([endless, diverges], 2, watch=watch)
     assert list(folder.checkpoints.glob("round-*.json")) and not folder.failure.exists()
     assert not multiprocessing.active_children()
 
@@ -80,7 +80,7 @@ def test_a_process_that_is_killed_fails_its_job_alone(tmp_path: Path) -> None:
             (process,) = multiprocessing.active_children()
             process.kill()
 
-    first, second = play_jobs([killed, sound], 1, watch=watch, ended=lambda outcome: None, always_apart=True)
+    first, second = run_jobs([killed, sound], 1, watch=watch, ended=lambda outcome: None, always_apart=True)
     assert "killed: the process of the run was ended by signal 9 (Killed)" in str(first.failure)
     assert second.run is not None
     assert news.of("started") == ["killed", "sound"]
@@ -89,7 +89,7 @@ def test_a_process_that_is_killed_fails_its_job_alone(tmp_path: Path) -> None:
 def test_a_run_of_another_process_is_left_to_it_until_the_others_are_played(tmp_path: Path) -> None:
     busy, free = job(tmp_path, "busy"), job(tmp_path, "free")
     with pytest.raises(Stopped, match="the same command again"):
-        play_jobs([busy], 1, should_stop=lambda: RunFolder(busy.folder).config.exists())
+        run_jobs([busy], 1, should_stop=lambda: RunFolder(busy.folder).config.exists())
     news = News()
     with ExitStack() as other_process:
         other_process.enter_context(RunFolder(busy.folder).locked())
@@ -99,7 +99,7 @@ def test_a_run_of_another_process_is_left_to_it_until_the_others_are_played(tmp_
             if (job.name, event) == ("free", "finished"):
                 other_process.close()
 
-        outcomes = play_jobs([busy, free], 1, watch=watch)
+        outcomes = run_jobs([busy, free], 1, watch=watch)
     assert all(outcome.run is not None for outcome in outcomes)
     assert news.of("started") == ["free", "busy"] and news.of("warned") == ["busy"]
 
@@ -111,7 +111,7 @@ def test_what_another_process_has_finished_meanwhile_is_not_played(tmp_path: Pat
     def watch(job: Job, event: str, details: object) -> None:
         news(job, event, details)
         if (job.name, event) == ("first", "started"):
-            play_jobs([second], 1)
+            run_jobs([second], 1)
 
-    play_jobs([first, second], 1, watch=watch)
+    run_jobs([first, second], 1, watch=watch)
     assert news.of("started") == ["first"] and news.of("finished") == ["first", "second"]

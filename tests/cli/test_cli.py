@@ -94,8 +94,8 @@ def test_an_unknown_key_in_a_file_names_the_file_and_the_nearest_key() -> None:
     refused("--config", "mine.toml", naming="mine.toml, evaluate_every: no such setting, and no option of fedal. Did")
 
 
-def test_a_model_of_wrong_width_is_named_before_training(own_module: Callable[[str, str], None]) -> None:
-    own_module(
+def test_a_model_of_wrong_width_is_named_before_training(custom_module: Callable[[str, str], None]) -> None:
+    custom_module(
         "narrow_nets",
         """
         from torch import nn
@@ -134,8 +134,8 @@ def test_a_data_file_that_is_not_the_published_one_is_refused(tmp_path: Path, mi
     refused("--dataset", "mnist", naming=shown)
 
 
-def test_black_box_is_computed_and_required(own_module: Callable[[str, str], None]) -> None:
-    own_module(
+def test_black_box_is_computed_and_required(custom_module: Callable[[str, str], None]) -> None:
+    custom_module(
         "sends_weights",
         """
         from dataclasses import dataclass

@@ -16,7 +16,7 @@ from deployments import pb
 from fedal.deploy.codec import Reader, encode, largest_message
 from fedal.messages import Message, Outputs, Weights
 from optional import needs
-from worlds import same_bits
+from splits import same_bits
 
 SIZES = {"B": 4, "B-1": 3, "K": 5, "d": 6, "x": 7, "C": 2, "*": 9}
 KINDS = [kind for kind in vars(fedal.messages).values() if isinstance(kind, type) and issubclass(kind, Message)]

@@ -14,7 +14,7 @@ from deployments import SITES, Rehearsal, Stranger, wait_for
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.refusals import Code
 from memory import resident_mb
-from worlds import fingerprint
+from splits import fingerprint
 
 B, K = 8, 10
 

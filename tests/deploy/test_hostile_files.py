@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from deployments import certs, load_federation
-from fedal.data.own import load_npz, load_public_npz
+from fedal.data.custom import load_npz, load_public_npz
 from fedal.deploy.site import _run_of
 from fedal.errors import CheckpointError, FedalError
 from fedal.records.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from mutation import mutated
-from worlds import same_bits
+from splits import same_bits
 
 
 class Bomb:

@@ -24,8 +24,12 @@ def test_the_status_names_who_keeps_the_others_waiting(tmp_path: Path) -> None:
         silent.hello("client-00")
         for site in SITES[1:]:
             rehearsal.join_in_thread(site, patience_s=0.0)
-        wait_for(lambda: "waiting" in service.desk.status().state and "training" in service.desk.status().state)
-        assert "s for client-00" in service.desk.status().state and SITES[1] not in service.desk.status().state
+        wait_for(
+            lambda: "waiting" in service.callbacks.status().state and "training" in service.callbacks.status().state
+        )
+        assert (
+            "s for client-00" in service.callbacks.status().state and SITES[1] not in service.callbacks.status().state
+        )
         silent.close()
 
 

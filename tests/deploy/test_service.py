@@ -17,7 +17,7 @@ from fedal.deploy.site import Site
 from fedal.errors import CheckpointError, ConfigError
 from fedal.records.run import read_rows
 from fedal.report.page import write_report
-from worlds import synthetic_images
+from splits import synthetic_images
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_link_that_is_cut_in_every_round_changes_no_bit_and_loses_no_round(reh
         cut: set[int] = set()
         while not service.folder.summary.exists():
             seat = service.seats["client-01"]
-            if service.journal.rounds not in cut and service.desk.state == "training" and seat._link is not None:
+            if service.journal.rounds not in cut and service.callbacks.state == "training" and seat._link is not None:
                 cut.add(service.journal.rounds)
                 seat._link.close()
             threading.Event().wait(0.001)
@@ -161,7 +161,7 @@ def test_a_public_set_that_is_not_the_one_of_the_invitation_is_refused(rehearsal
 
 
 def test_sites_with_own_data_own_models_and_a_public_file_need_no_data_set_at_the_server(
-    tmp_path: Path, own_factory: str
+    tmp_path: Path, custom_factory: str
 ) -> None:
     x, y = synthetic_images(200)
     np.savez(tmp_path / "public.npz", x=x[:40])
@@ -173,14 +173,14 @@ def test_sites_with_own_data_own_models_and_a_public_file_need_no_data_set_at_th
     with rehearsal.service() as service:
         joined = [
             rehearsal.join_in_thread(site, model=model)
-            for site, model in zip(SITES, ("auto", "mlp-small", own_factory), strict=True)
+            for site, model in zip(SITES, ("auto", "mlp-small", custom_factory), strict=True)
         ]
         wait_for(lambda: service.folder.summary.exists() or any(failure for _, failure in joined))
         assert [failure for _, failure in joined] == [[], [], []]
 
 
 @pytest.fixture
-def own_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def custom_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A site's own module, which makes a learner that is no nn.Module."""
     code = (
         "from fedal.learners.torch_learner import TorchLearner\n"

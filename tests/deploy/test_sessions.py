@@ -18,7 +18,7 @@ from deployments import SITES, Rehearsal, Stranger, wait_for
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.site import Site
-from worlds import fingerprint
+from splits import fingerprint
 
 
 def state(service: Any) -> Any:
@@ -55,7 +55,7 @@ def test_a_clone_is_told_so_and_ends_when_its_patience_does(tmp_path: Path) -> N
         plan = rehearsal.site_plan("client-00")
         clone = Site(replace(plan, state=tmp_path / "clone", patience_s=0.5), said.append)
         with pytest.raises(Refused) as refused:
-            clone.play()
+            clone.run()
     assert refused.value.code == Code.IN_USE
     assert said == ["another process takes part as this site. Trying again."]
 

@@ -21,7 +21,7 @@ from fedal.deploy.pki import authority as certs
 from fedal.deploy.pki.authority import ExtendedKeyUsageOID, NameOID, ec, hashes, serialization, x509
 from fedal.deploy.refusals import Code
 from fedal.errors import ConfigError
-from worlds import fingerprint
+from splits import fingerprint
 
 
 @pytest.fixture(scope="module")

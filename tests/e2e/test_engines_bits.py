@@ -21,7 +21,7 @@ from fedal.learners.torch_learner import TorchLearner
 from fedal.records.checkpoint import save_checkpoint
 from fedal.records.tensor_file import open_tensors
 from fedal.simulate.assemble import assemble
-from fedal.simulate.prepare import prepare_world
+from fedal.simulate.prepare import prepare_split
 
 SETTINGS: dict[str, Any] = dict(
     method="fedal",
@@ -38,16 +38,16 @@ SETTINGS: dict[str, Any] = dict(
 
 
 @pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    def play(**changes: Any) -> Path:
+def run_it(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    def run_it(**changes: Any) -> Path:
         return fedal.run(Config(**{**SETTINGS, **changes}), tmp_path_factory.mktemp("bits") / "run").path
 
-    return play
+    return run_it
 
 
 @pytest.fixture(scope="module")
-def reference(play: Callable[..., Path]) -> Path:
-    return play()
+def reference(run_it: Callable[..., Path]) -> Path:
+    return run_it()
 
 
 def test_the_outcome_compared_here_holds_models_and_records(reference: Path) -> None:
@@ -58,38 +58,38 @@ def test_the_outcome_compared_here_holds_models_and_records(reference: Path) -> 
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_the_number_of_workers_changes_no_bit(play: Callable[..., Path], reference: Path, workers: int) -> None:
-    assert outcome(play(workers=workers)) == outcome(reference)
+def test_the_number_of_workers_changes_no_bit(run_it: Callable[..., Path], reference: Path, workers: int) -> None:
+    assert outcome(run_it(workers=workers)) == outcome(reference)
 
 
-def test_the_same_seed_gives_the_same_bits(play: Callable[..., Path], reference: Path) -> None:
-    assert outcome(play()) == outcome(reference)
+def test_the_same_seed_gives_the_same_bits(run_it: Callable[..., Path], reference: Path) -> None:
+    assert outcome(run_it()) == outcome(reference)
 
 
-def test_global_random_state_does_not_matter_and_is_left_alone(play: Callable[..., Path], reference: Path) -> None:
+def test_global_random_state_does_not_matter_and_is_left_alone(run_it: Callable[..., Path], reference: Path) -> None:
     torch.manual_seed(1234)
     before = torch.get_rng_state()
-    again = play()
+    again = run_it()
     assert torch.equal(torch.get_rng_state(), before)
     assert outcome(again) == outcome(reference)
 
 
-def test_another_seed_gives_other_bits_everywhere(play: Callable[..., Path], reference: Path) -> None:
-    other, first = outcome(play(seed=2)), outcome(reference)
+def test_another_seed_gives_other_bits_everywhere(run_it: Callable[..., Path], reference: Path) -> None:
+    other, first = outcome(run_it(seed=2)), outcome(reference)
     assert all(other[name] != first[name] for name in first)
     with np.load(reference / "partition.npz") as saved:
-        again = prepare_world(Config(**SETTINGS, public_size=300))
+        again = prepare_split(Config(**SETTINGS, public_size=300))
         assert np.array_equal(saved["client/client-00"], again.clients["client-00"])
-        assert not np.array_equal(saved["public"], prepare_world(Config(**{**SETTINGS, "seed": 2})).public)
+        assert not np.array_equal(saved["public"], prepare_split(Config(**{**SETTINGS, "seed": 2})).public)
 
 
 def test_adding_a_client_changes_neither_models_nor_first_weights_nor_public_batches_of_the_others() -> None:
-    worlds = []
+    assemblies = []
     for clients in (4, 5):
         config = Config(**{**SETTINGS, "clients": clients, "models": "auto", "seed": 3})
         with thread_workers(1) as workers:
-            worlds.append((config, assemble(config, prepare_world(config), workers)))
-    (_, four), (_, five) = worlds
+            assemblies.append((config, assemble(config, prepare_split(config), workers)))
+    (_, four), (_, five) = assemblies
     assert set(five.model_names) - set(four.model_names) == {"client-04"}
     assert len(set(five.model_names.values())) > 1, "a draw in which all have the same model would show nothing"
     for name, model in four.model_names.items():
@@ -104,8 +104,8 @@ def test_adding_a_client_changes_neither_models_nor_first_weights_nor_public_bat
 
 
 @pytest.fixture(scope="module")
-def played_in_two_parts(play: Callable[..., Path]) -> Path:
-    path = play(iterations=6)
+def played_in_two_parts(run_it: Callable[..., Path]) -> Path:
+    path = run_it(iterations=6)
     assert command("resume", path, "--iterations", 12, "--quiet").code == 0
     return path
 

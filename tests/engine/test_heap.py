@@ -6,7 +6,7 @@ import pytest
 
 from fedal.engine import heap, threads
 from fedal.engine.heap import Heap
-from fedal.engine.threads import CROWD, thread_workers
+from fedal.engine.threads import TRIM_FROM, thread_workers
 from memory import resident_mb
 
 
@@ -38,10 +38,10 @@ def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     Heap().tidy()
 
 
-@pytest.mark.parametrize("clients", [CROWD - 1, CROWD])
+@pytest.mark.parametrize("clients", [TRIM_FROM - 1, TRIM_FROM])
 def test_only_a_crowd_is_worth_it(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(threads.Heap, "tidy", lambda self: calls.append(1))
     with thread_workers(2) as workers:
         assert workers.map(lambda n: n + 1, range(clients)) == list(range(1, clients + 1))
-    assert len(calls) == (clients if clients == CROWD else 0)
+    assert len(calls) == (clients if clients == TRIM_FROM else 0)

@@ -18,7 +18,7 @@ from fedal.methods.client import ClientLogic
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import ServerLogic, stack_outputs
-from worlds import InOrder, build_federation, conv_batch_norm, differing_clients, fingerprint, mlp, play
+from splits import InOrder, build_federation, conv_batch_norm, differing_clients, fingerprint, mlp, run_rounds
 
 NETS = {"anna": mlp, "ben": conv_batch_norm, "cleo": mlp}
 TAU = 2
@@ -87,14 +87,14 @@ def pending(federation: Any) -> list[str]:
 def test_a_client_that_ends_early_is_named() -> None:
     federation = build_federation(method(only("ben", Client, exchanges=1)), nets=NETS)
     with pytest.raises(OutOfStepError, match='round 0: client "ben" ended after 1 exchanges, the server expects more'):
-        federation.play_round(0)
+        federation.run_round(0)
     assert pending(federation) == []
 
 
 def test_a_client_that_sends_too_much_is_named() -> None:
     federation = build_federation(method(only("cleo", Client, exchanges=3)), nets=NETS)
     with pytest.raises(OutOfStepError, match='client "cleo" still sends after 2 exchanges, the server is done'):
-        federation.play_round(0)
+        federation.run_round(0)
     assert pending(federation) == []
 
 
@@ -105,14 +105,14 @@ def test_a_server_without_a_reply_for_somebody_is_out_of_step() -> None:
 
     federation = build_federation(method(server=Forgetful), nets=NETS)
     with pytest.raises(OutOfStepError, match='round 0, exchange 0: the server has no reply for client "ben"'):
-        federation.play_round(0)
+        federation.run_round(0)
     assert pending(federation) == []
 
 
 def test_a_round_without_exchanges_is_fine() -> None:
     federation = build_federation("local", nets=NETS)
     before = fingerprint(federation.clients["anna"].learner.state_dict())
-    assert federation.play_round(0) == list(NETS)
+    assert federation.run_round(0) == list(NETS)
     assert fingerprint(federation.clients["anna"].learner.state_dict()) != before
     assert federation.wire.up_bytes.total() == federation.wire.down_bytes.total() == 0
 
@@ -123,7 +123,7 @@ def test_a_round_that_forgot_to_yield_is_explained() -> None:
             self.local_training(t)
 
     with pytest.raises(RunError, match=r'client "anna", round 0: TypeError: Plain.round has no yield'):
-        build_federation(method(Plain), nets=NETS).play_round(0)
+        build_federation(method(Plain), nets=NETS).run_round(0)
 
 
 # the border
@@ -132,14 +132,14 @@ def test_a_round_that_forgot_to_yield_is_explained() -> None:
 def test_an_undeclared_upload_is_refused_and_says_where() -> None:
     federation = build_federation(method(up=(Consensus,)), nets=NETS)
     with pytest.raises(WireError, match='round 3, exchange 0: Outputs from client "anna": this method declares Cons'):
-        federation.play_round(3)
+        federation.run_round(3)
     assert pending(federation) == []
 
 
 def test_an_undeclared_reply_is_refused_and_says_where() -> None:
     federation = build_federation(method(down=(Guidance,)), nets=NETS)
     with pytest.raises(WireError, match='round 0, exchange 0: Consensus to client "anna": this method declares Guid'):
-        federation.play_round(0)
+        federation.run_round(0)
     assert pending(federation) == []
 
 
@@ -150,7 +150,7 @@ def test_an_answer_about_another_batch_is_refused() -> None:
                 yield Outputs(self.learner.logits(self.public.batch(t, i)))
 
     with pytest.raises(WireError, match='round 0, exchange 0: client "anna" answered about public batch'):
-        build_federation(method(Backwards), nets=NETS).play_round(0)
+        build_federation(method(Backwards), nets=NETS).run_round(0)
 
 
 def test_what_one_side_holds_cannot_be_changed_by_the_other() -> None:
@@ -175,8 +175,8 @@ def test_what_one_side_holds_cannot_be_changed_by_the_other() -> None:
             assert down.mean.abs().max() < 50
             down.mean.fill_(99.0)
 
-    calm = play(build_federation(method(), nets=NETS), 2)
-    scribbled = play(build_federation(method(ScribblingClient, ScribblingServer), nets=NETS), 2)
+    calm = run_rounds(build_federation(method(), nets=NETS), 2)
+    scribbled = run_rounds(build_federation(method(ScribblingClient, ScribblingServer), nets=NETS), 2)
     assert differing_clients(calm, scribbled) == []
 
 
@@ -193,11 +193,11 @@ def test_an_absent_client_sits_out_the_round_and_the_mean_is_over_the_present() 
     federation = build_federation(method(Listening), nets=NETS)
     ben = federation.clients["ben"].learner
     before = fingerprint(ben.weights())
-    assert federation.play_round(0, lambda n, exchange: n == "ben") == ["anna", "cleo"]
+    assert federation.run_round(0, lambda n, exchange: n == "ben") == ["anna", "cleo"]
     assert fingerprint(ben.weights()) == before
     assert {(n, count) for _, n, count in counts} == {("anna", 2), ("cleo", 2)}
     assert federation.wire.up_bytes["ben"] == 0
-    assert federation.play_round(1) == ["anna", "ben", "cleo"]
+    assert federation.run_round(1) == ["anna", "ben", "cleo"]
     assert fingerprint(ben.weights()) != before
     assert {(n, count) for t, n, count in counts if t == 1} == {("anna", 3), ("ben", 3), ("cleo", 3)}
 
@@ -216,17 +216,17 @@ def test_a_client_that_drops_out_in_the_middle_is_closed_and_keeps_its_weights()
     federation = build_federation(method(Closable), nets=NETS)
     seen: list[list[str]] = []
     federation.watch.exchanged = lambda uploads: seen.append(list(uploads))
-    present = federation.play_round(0, lambda n, exchange: n == "ben" and exchange == 1)
+    present = federation.run_round(0, lambda n, exchange: n == "ben" and exchange == 1)
     assert present == ["anna", "cleo"] and closed == ["ben"] and pending(federation) == []
     assert seen == [["anna", "ben", "cleo"], ["anna", "cleo"]]
-    assert federation.play_round(1) == ["anna", "ben", "cleo"]
+    assert federation.run_round(1) == ["anna", "ben", "cleo"]
 
 
 def test_the_present_learn_as_if_the_absent_had_never_been_asked() -> None:
     with_absent = build_federation("fedmd", nets=NETS, tau=TAU)
     for t in range(2):
-        with_absent.play_round(t, lambda n, exchange: n == "cleo")
-    without = play(build_federation("fedmd", nets={"anna": mlp, "ben": conv_batch_norm}, tau=TAU), 2)
+        with_absent.run_round(t, lambda n, exchange: n == "cleo")
+    without = run_rounds(build_federation("fedmd", nets={"anna": mlp, "ben": conv_batch_norm}, tau=TAU), 2)
     for n in ("anna", "ben"):
         theirs, ours = (fingerprint(f.clients[n].learner.state_dict()) for f in (with_absent, without))
         assert theirs == ours
@@ -235,14 +235,14 @@ def test_the_present_learn_as_if_the_absent_had_never_been_asked() -> None:
 def test_fedal_goes_on_with_whoever_is_present() -> None:
     federation = build_federation("fedal", nets=NETS, tau=TAU)
     for t in range(3):
-        assert len(federation.play_round(t, lambda n, exchange, t=t: n == list(NETS)[t])) == 2
-    assert federation.play_round(3) == list(NETS)
+        assert len(federation.run_round(t, lambda n, exchange, t=t: n == list(NETS)[t])) == 2
+    assert federation.run_round(3) == list(NETS)
 
 
 def test_a_client_left_alone_is_told_that_there_is_nobody_to_learn_from() -> None:
     federation = build_federation("fedmd", nets=NETS, tau=TAU)
     with pytest.raises(RunError, match=r'client "ben", round 0, exchange 1: ValueError: .* at least two clients'):
-        federation.play_round(0, lambda n, exchange: n != "ben")
+        federation.run_round(0, lambda n, exchange: n != "ben")
 
 
 # failure
@@ -259,12 +259,12 @@ def test_an_exception_in_a_client_is_reported_with_client_round_and_exchange_and
 
     federation = build_federation(method(Failing), nets=NETS)
     with pytest.raises(RunError, match='client "ben", round 4, exchange 2: ZeroDivisionError: by zero') as caught:
-        federation.play_round(4)
+        federation.run_round(4)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert pending(federation) == [] and ("ben", 1) in resumed
     resumed.clear()
     with pytest.raises(RunError):
-        federation.play_round(5)
+        federation.run_round(5)
     assert [i for _, i in resumed][:3] == [0, 0, 0]  # new coroutines from the start, the old ones are gone
 
 
@@ -284,7 +284,7 @@ def test_an_exception_while_others_work_lets_them_come_to_their_exchange_and_clo
     with thread_workers(2) as workers:
         federation = build_federation(method(Failing), nets=NETS, workers=workers)
         with pytest.raises(RunError, match='client "anna", round 0, exchange 0: MemoryError: no room'):
-            federation.play_round(0)
+            federation.run_round(0)
     assert sorted(closed) == ["ben", "cleo"] and pending(federation) == []
 
 
@@ -294,7 +294,7 @@ def test_a_number_that_is_not_finite_keeps_its_kind_of_error() -> None:
             self.step(boom=torch.full_like(down.mean, torch.inf))
 
     with pytest.raises(NonFiniteError, match='client "anna", round 0, exchange 1: the gradient of boom is not finite'):
-        build_federation(method(Diverging), nets=NETS).play_round(0)
+        build_federation(method(Diverging), nets=NETS).run_round(0)
 
 
 def test_an_exception_in_the_server_is_reported_with_the_round_and_clients_are_closed() -> None:
@@ -306,22 +306,22 @@ def test_an_exception_in_the_server_is_reported_with_the_round_and_clients_are_c
 
     federation = build_federation(method(server=Failing), nets=NETS)
     with pytest.raises(RunError, match="server, round 2, exchange 0: IndexError: out of reach"):
-        federation.play_round(2)
+        federation.run_round(2)
     assert pending(federation) == []
 
 
 def test_after_a_failed_round_the_next_one_plays() -> None:
     failed = build_federation(method(), nets=NETS)
-    failed.play_round(0)
+    failed.run_round(0)
     state = {n: logic.learner.state_dict() for n, logic in failed.clients.items()}
     failed.watch.exchanged = lambda uploads: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        failed.play_round(1)
+        failed.run_round(1)
     failed.watch.exchanged = lambda uploads: None
     for n, logic in failed.clients.items():
         logic.learner.load_state_dict(state[n])
-    failed.play_round(1)
-    assert differing_clients(failed, play(build_federation(method(), nets=NETS), 2)) == []
+    failed.run_round(1)
+    assert differing_clients(failed, run_rounds(build_federation(method(), nets=NETS), 2)) == []
 
 
 # workers

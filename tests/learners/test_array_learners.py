@@ -25,7 +25,7 @@ from fedal.learners.tree_learner import TreeLearner
 from fedal.losses import d_cross_entropy
 from frameworks import FRAMEWORKS, Make, apply_function, batch, by_hand, in_jax, train, weights
 from optional import needs
-from worlds import same_bits, synthetic_images
+from splits import same_bits, synthetic_images
 
 ARRAYS = {name: make for name, make in FRAMEWORKS.items() if name != "torch"}
 

@@ -12,7 +12,7 @@ from fedal.learners.base import VERBS
 from fedal.losses import d_cross_entropy
 from fedal.records.checkpoint import load_newest, save_checkpoint
 from frameworks import FRAMEWORKS, Make, batch, train
-from worlds import same_bits, synthetic_images
+from splits import same_bits, synthetic_images
 
 pytestmark = pytest.mark.parametrize("make", FRAMEWORKS.values(), ids=list(FRAMEWORKS))
 

@@ -15,8 +15,8 @@ from fedal.errors import ConfigError
 from fedal.learners.torch_learner import TorchLearner
 from fedal.losses import d_cross_entropy
 from fedal.models.small import SmallMLP
+from splits import conv_batch_norm, fingerprint, mlp, same_bits, with_dropout
 from torch_learners import Tied, WithUnusedAndFrozenParts, batch, build, learner_of, train
-from worlds import conv_batch_norm, fingerprint, mlp, same_bits, with_dropout
 
 # the step
 

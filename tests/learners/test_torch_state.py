@@ -13,8 +13,8 @@ from torch import nn
 from fedal.learners.torch_learner import TorchLearner
 from fedal.losses import d_cross_entropy
 from fedal.records.checkpoint import load_newest, save_checkpoint
+from splits import conv_batch_norm, fingerprint, mlp, same_bits, with_dropout
 from torch_learners import Tied, WithUnusedAndFrozenParts, batch, build, learner_of, train
-from worlds import conv_batch_norm, fingerprint, mlp, same_bits, with_dropout
 
 # anchors
 

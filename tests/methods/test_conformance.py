@@ -21,13 +21,13 @@ from fedal.errors import NonFiniteError
 from fedal.learners.torch_learner import TorchFrozen, TorchLearner, TorchSettings
 from fedal.losses import d_cross_entropy
 from fedal.methods.client import Anchor, ClientLogic, weighted
-from worlds import NETS, build_federation, conv_batch_norm, differing_clients, fingerprint, mlp, play
+from splits import NETS, build_federation, conv_batch_norm, differing_clients, fingerprint, mlp, run_rounds
 
 ROUNDS = 3
 
 
 def played(method: str, rounds: int = ROUNDS, **options: Any) -> Federation:
-    return play(build_federation(method, **options), rounds)
+    return run_rounds(build_federation(method, **options), rounds)
 
 
 # limits: one method is another
@@ -112,7 +112,7 @@ def test_with_two_clients_the_teacher_of_one_is_the_other(monkeypatch: pytest.Mo
     federation = build_federation(
         "fedmd", nets=nets, tau=2, observe=lambda up: said.append({name: up[name].values for name in up})
     )
-    play(federation, 1)
+    run_rounds(federation, 1)
     assert len(taught) == 4
     for exchange, logits in enumerate(said):
         of_anna, of_ben = taught[2 * exchange : 2 * exchange + 2]
@@ -240,7 +240,7 @@ def test_fedal_equals_autograd_of_the_papers_losses(n_clients: int, rounds: int)
     naive = {n: copy.deepcopy(logic.learner.module) for n, logic in federation.clients.items()}
     start = copy.deepcopy(naive)
     naive_fedal(federation, naive, tau=2, rounds=rounds, E=3.0, E_d=2.0, lr=0.01)
-    play(federation, rounds)
+    run_rounds(federation, rounds)
     for n, logic in federation.clients.items():
         for name, value in naive[n].state_dict().items():
             torch.testing.assert_close(logic.learner.weights()[name], value, rtol=0, atol=1e-10)
@@ -261,7 +261,7 @@ def test_the_balanced_local_loss_is_cross_entropy_on_logits_plus_the_log_of_the_
         steps.zero_grad()
         F.cross_entropy(model(x) + (counts / counts.sum()).log(), y).backward()
         steps.step()
-    play(federation, 1)
+    run_rounds(federation, 1)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(federation.clients["anna"].learner.weights()[name], value, rtol=0, atol=1e-12)
 
@@ -323,7 +323,7 @@ def played_with_spoiled_guidance(module: Any, monkeypatch: pytest.MonkeyPatch, a
         return module.Guidance(received.mean, torch.full_like(received.grad, torch.inf), received.count)
 
     monkeypatch.setattr(federation.wire, "down", spoiled)
-    return play(federation, 1)
+    return run_rounds(federation, 1)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fedal.errors import NotApplicableError
 from fedal.learners.torch_learner import TorchSettings
 from fedal.losses import cross_correlation
 from fedal.records.checkpoint import load_newest, save_checkpoint
-from worlds import (
+from splits import (
     BATCH,
     CLASSES,
     NETS,
@@ -26,8 +26,8 @@ from worlds import (
     differing_clients,
     fingerprint,
     mlp,
-    play,
     restore,
+    run_rounds,
     state_of,
 )
 
@@ -104,17 +104,17 @@ def test_constant_classes_give_finite_numbers() -> None:
 
 
 def test_pre_training_is_local_training_in_whole_rounds_and_sends_nothing() -> None:
-    fccl = play(build_federation("fccl", tau=2, pretrain_iterations=5), 3)  # ceil(5 / 2) rounds
-    assert differing_clients(fccl, play(build_federation("local", tau=2), 3)) == []
+    fccl = run_rounds(build_federation("fccl", tau=2, pretrain_iterations=5), 3)  # ceil(5 / 2) rounds
+    assert differing_clients(fccl, run_rounds(build_federation("local", tau=2), 3)) == []
     assert fccl.wire.up_bytes.total() == fccl.wire.down_bytes.total() == 0
-    play(fccl, range(3, 4))
+    run_rounds(fccl, range(3, 4))
     assert set(fccl.wire.up_bytes.values()) == set(fccl.wire.down_bytes.values()) == {2 * 4 * BATCH * CLASSES}
 
 
 def test_without_its_losses_it_is_local() -> None:
     options = {"correlation": 0.0, "inter": 0.0, "intra": 0.0, "public_mode": "frozen", "fresh_public_optimizer": False}
-    bare = play(build_federation("fccl", tau=2, pretrain_iterations=2, **options), 3)
-    assert differing_clients(bare, play(build_federation("local", tau=2), 3)) == []
+    bare = run_rounds(build_federation("fccl", tau=2, pretrain_iterations=2, **options), 3)
+    assert differing_clients(bare, run_rounds(build_federation("local", tau=2), 3)) == []
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,15 @@ def test_without_its_losses_it_is_local() -> None:
                 {"pretrain_iterations": 0}, {"temperature": 2.0}],
 )  # fmt: skip
 def test_every_option_matters(options: dict[str, Any]) -> None:
-    plain = play(build_federation("fccl", tau=2, pretrain_iterations=2), 3)
-    other = play(build_federation("fccl", **{"tau": 2, "pretrain_iterations": 2, **options}), 3)
+    plain = run_rounds(build_federation("fccl", tau=2, pretrain_iterations=2), 3)
+    other = run_rounds(build_federation("fccl", **{"tau": 2, "pretrain_iterations": 2, **options}), 3)
     assert differing_clients(plain, other) == list(NETS)
 
 
 def test_the_mode_of_teachers_matters_to_batch_norm_only() -> None:
     nets = {"anna": mlp, "ben": conv_batch_norm}
     played = [
-        play(build_federation("fccl", nets=nets, pretrain_iterations=1, teacher_mode=mode, correlation=0.0), 3)
+        run_rounds(build_federation("fccl", nets=nets, pretrain_iterations=1, teacher_mode=mode, correlation=0.0), 3)
         for mode in ("eval", "train")
     ]
     assert differing_clients(*played) == ["ben"]
@@ -205,7 +205,7 @@ def test_it_equals_autograd_of_the_authors_losses(options: dict[str, Any]) -> No
     )
     naive = {n: copy.deepcopy(logic.learner.module) for n, logic in federation.clients.items()}  # type: ignore[attr-defined]
     naive_fccl(federation, naive, rounds=4, lr=0.01, **options)
-    play(federation, 4)
+    run_rounds(federation, 4)
     for n, logic in federation.clients.items():
         for name, value in naive[n].state_dict().items():
             torch.testing.assert_close(logic.learner.weights()[name], value, rtol=0, atol=1e-8)  # type: ignore[attr-defined]
@@ -213,20 +213,20 @@ def test_it_equals_autograd_of_the_authors_losses(options: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("before", [1, 2, 3])  # in pre-training, at its end, after the first exchange
 def test_teachers_survive_a_restart_bit_for_bit(before: int, tmp_path: Path) -> None:
-    uninterrupted = play(build_federation("fccl", tau=2, pretrain_iterations=4), before)
+    uninterrupted = run_rounds(build_federation("fccl", tau=2, pretrain_iterations=4), before)
     save_checkpoint(tmp_path, 1, state_of(uninterrupted))
-    play(uninterrupted, range(before, 5))
+    run_rounds(uninterrupted, range(before, 5))
     saved = load_newest(tmp_path, warn=pytest.fail)
     assert saved is not None
     restored = restore(build_federation("fccl", tau=2, pretrain_iterations=4), saved[1])
-    play(restored, range(before, 5))
+    run_rounds(restored, range(before, 5))
     assert fingerprint(state_of(restored)) == fingerprint(state_of(uninterrupted))
 
 
 def test_the_intra_teacher_stays_and_the_inter_teacher_follows() -> None:
-    federation = play(build_federation("fccl", tau=2, pretrain_iterations=2), 2)
+    federation = run_rounds(build_federation("fccl", tau=2, pretrain_iterations=2), 2)
     first = {n: logic.state_dict() for n, logic in federation.clients.items()}
-    play(federation, range(2, 3))
+    run_rounds(federation, range(2, 3))
     for n, logic in federation.clients.items():
         assert fingerprint(logic.state_dict()["intra"]) == fingerprint(first[n]["intra"])
         assert fingerprint(logic.state_dict()["inter"]) != fingerprint(first[n]["inter"])
@@ -234,9 +234,9 @@ def test_the_intra_teacher_stays_and_the_inter_teacher_follows() -> None:
 
 def test_a_client_that_missed_the_end_of_pre_training_freezes_what_it_has() -> None:
     federation = build_federation("fccl", tau=2, pretrain_iterations=2)
-    federation.play_round(0, is_absent=lambda client, exchange: client == "ben")
+    federation.run_round(0, is_absent=lambda client, exchange: client == "ben")
     untrained = federation.clients["ben"].learner.state_dict()["model"]
-    play(federation, range(1, 3))
+    run_rounds(federation, range(1, 3))
     assert fingerprint(federation.clients["ben"].state_dict()["intra"]) == fingerprint(untrained)
 
 
@@ -246,7 +246,7 @@ def test_a_fresh_optimizer_asks_for_a_learner_that_can_reset_it() -> None:
             for verb in ("logits", "learn", "forget", "frozen", "predict", "state_dict", "load_state_dict"):
                 setattr(self, verb, getattr(learner, verb))
 
-    play(build_federation("fccl", wrap=Narrow, pretrain_iterations=0, fresh_public_optimizer=False), 1)
+    run_rounds(build_federation("fccl", wrap=Narrow, pretrain_iterations=0, fresh_public_optimizer=False), 1)
     with pytest.raises(NotApplicableError, match=r'fresh_public_optimizer = true: the learner of client "anna" has no'):
         build_federation("fccl", wrap=Narrow)
 

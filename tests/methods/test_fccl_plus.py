@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import fedal
 from fedal.config import ClientConfig, Config
 from fedal.data.dataset import Dataset
-from fedal.data.world import World
+from fedal.data.split import DataSplit
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
@@ -24,7 +24,7 @@ from fedal.losses import kl, non_target, similarities, similarity_kl
 from fedal.messages import ConsensusAndSimilarities, OutputsAndSimilarities
 from fedal.models.classifier import Classifier
 from fedal.simulate.assemble import assemble
-from worlds import (
+from splits import (
     BATCH,
     CLASSES,
     InOrder,
@@ -33,8 +33,8 @@ from worlds import (
     build_of_table_models,
     differing_clients,
     mlp,
-    play,
-    tiny_world,
+    run_rounds,
+    tiny_split,
     with_logics,
 )
 
@@ -159,7 +159,7 @@ def federation_of_widths(widths: dict[str, int], **options: Any) -> Federation:
         n: TorchLearner(build_net(n, lambda w=w: of_width(w)), TorchSettings(lr=0.01), owner=n, dtype=torch.float64)  # type: ignore[misc]
         for n, w in widths.items()
     }
-    return with_logics(assemble(config, tiny_world(tuple(widths)), InOrder(), own_models=own).federation)
+    return with_logics(assemble(config, tiny_split(tuple(widths)), InOrder(), custom_models=own).federation)
 
 
 def naive_fccl_plus(federation: Federation, models: dict[str, Any], rounds: int, renormalise: bool) -> None:
@@ -207,7 +207,7 @@ def test_it_equals_autograd_of_the_authors_losses_with_clients_of_different_widt
     federation = federation_of_widths({"anna": 5, "ben": 9, "carl": 7}, tau=2, renormalise=renormalise)
     naive = {n: copy.deepcopy(logic.learner.module) for n, logic in federation.clients.items()}  # type: ignore[attr-defined]
     naive_fccl_plus(federation, naive, rounds=3, renormalise=renormalise)
-    play(federation, 3)
+    run_rounds(federation, 3)
     for n, logic in federation.clients.items():
         for name, value in naive[n].state_dict().items():
             torch.testing.assert_close(logic.learner.weights()[name], value, rtol=0, atol=1e-8)  # type: ignore[attr-defined]
@@ -219,18 +219,18 @@ def test_it_equals_autograd_of_the_authors_losses_with_clients_of_different_widt
 )  # fmt: skip
 def test_every_option_matters(options: dict[str, Any]) -> None:
     plain, other = build_of_table_models("fccl+", tau=2), build_of_table_models("fccl+", tau=2, **options)
-    assert differing_clients(play(plain, 2), play(other, 2)) == list(plain.clients)
+    assert differing_clients(run_rounds(plain, 2), run_rounds(other, 2)) == list(plain.clients)
 
 
 def test_without_its_losses_it_is_local() -> None:
     options = {"correlation": 0.0, "inter": 0.0, "similarity": 0.0}
     bare = build_of_table_models("fccl+", fresh_public_optimizer=False, **options)
     local = build_of_table_models("local")
-    assert differing_clients(play(bare, 2), play(local, 2)) == []
+    assert differing_clients(run_rounds(bare, 2), run_rounds(local, 2)) == []
 
 
 def test_an_iteration_costs_logits_and_similarities_both_ways() -> None:
-    federation = play(build_of_table_models("fccl+", tau=2), 3)
+    federation = run_rounds(build_of_table_models("fccl+", tau=2), 3)
     expected = 6 * 4 * (BATCH * CLASSES + BATCH * (BATCH - 1))
     assert set(federation.wire.up_bytes.values()) == set(federation.wire.down_bytes.values()) == {expected}
     for kind in (OutputsAndSimilarities, ConsensusAndSimilarities):
@@ -242,21 +242,21 @@ def test_an_absent_client_is_left_out_of_both_means() -> None:
     federation = build_of_table_models("fccl+", clients=3, tau=2)
     said: dict[str, Any] = {}
     federation.watch.exchanged = said.update
-    federation.play_round(0, is_absent=lambda client, exchange: client == "client-01")
+    federation.run_round(0, is_absent=lambda client, exchange: client == "client-01")
     assert list(said) == ["client-00", "client-02"]
-    play(federation, range(1, 2))
+    run_rounds(federation, range(1, 2))
     assert list(said) == ["client-00", "client-02", "client-01"]
 
 
 def test_two_classes_and_a_void_teacher_are_refused_before_training() -> None:
     x = np.random.Generator(np.random.Philox(key=0)).normal(size=(60, 1, 4, 4)).astype(np.float32)
     y = np.arange(60) % 2
-    world = World(Dataset("two", x, y, x, y, 2), {"client-00": np.arange(20, 40), "client-01": np.arange(40, 60)},
+    split = DataSplit(Dataset("two", x, y, x, y, 2), {"client-00": np.arange(20, 40), "client-01": np.arange(40, 60)},
                   np.arange(20), x[:20], 0)  # fmt: skip
     config = Config(method="fccl+", clients=2, batch_size=BATCH, models="mlp-small")
-    play(assemble(config, world, InOrder()).federation, 2)
+    run_rounds(assemble(config, split, InOrder()).federation, 2)
     with pytest.raises(NotApplicableError, match=r"fccl\+: with 2 classes there is one class beside the label"):
-        assemble(config.with_(renormalise=True), world, InOrder())
+        assemble(config.with_(renormalise=True), split, InOrder())
 
 
 def test_a_model_without_features_is_refused_before_training() -> None:

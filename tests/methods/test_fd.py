@@ -15,7 +15,7 @@ from fedal.learners.torch_learner import TorchSettings
 from fedal.messages import ClassOutputs, Leak
 from fedal.methods.server import ServerSetup
 from fedal.methods.statistics import fd
-from worlds import (
+from splits import (
     BATCH,
     CLASSES,
     NETS,
@@ -24,8 +24,8 @@ from worlds import (
     differing_clients,
     fingerprint,
     mlp,
-    play,
-    world_of_classes,
+    run_rounds,
+    split_of_classes,
 )
 
 MLPS = {"anna": mlp, "ben": mlp, "cleo": mlp}
@@ -82,12 +82,12 @@ def test_a_round_equals_autograd_of_the_written_loss() -> None:
         nets=MLPS,
         dtype=torch.float64,
         settings=TorchSettings(lr=LR, fused=False),
-        world=world_of_classes(SKEWED),
+        split=split_of_classes(SKEWED),
         tau=tau,
         distillation=gamma,
         table_steps=3,
     )
-    play(federation, rounds)
+    run_rounds(federation, rounds)
     models = {n: build_net(n, mlp).double() for n in MLPS}
     optimizers = {n: torch.optim.Adam(model.parameters(), lr=LR) for n, model in models.items()}
     teachers: dict[str, dict[int, Tensor]] = {n: {} for n in MLPS}
@@ -125,17 +125,17 @@ def test_a_round_equals_autograd_of_the_written_loss() -> None:
 
 
 def test_without_its_term_it_is_lonely_training() -> None:
-    alone = play(build_federation("local"), 3)
-    assert differing_clients(play(build_federation("fd", distillation=0.0), 3), alone) == []
-    assert differing_clients(play(build_federation("fd"), 3), alone) == list(NETS)
+    alone = run_rounds(build_federation("local"), 3)
+    assert differing_clients(run_rounds(build_federation("fd", distillation=0.0), 3), alone) == []
+    assert differing_clients(run_rounds(build_federation("fd"), 3), alone) == list(NETS)
 
 
 def test_rows_that_no_other_client_has_never_change_anything() -> None:
     """Whatever stands in such a row of the table: the count of zero decides."""
-    clean, dirty = (build_federation("fd", nets=MLPS, world=world_of_classes(SKEWED)) for _ in range(2))
+    clean, dirty = (build_federation("fd", nets=MLPS, split=split_of_classes(SKEWED)) for _ in range(2))
     for t in range(3):
-        clean.play_round(t)
-        dirty.play_round(t)
+        clean.run_round(t)
+        dirty.run_round(t)
         for client in dirty.clients.values():
             client._teacher[client._owners == 0] = 7.0
     assert differing_clients(clean, dirty) == []
@@ -144,8 +144,8 @@ def test_rows_that_no_other_client_has_never_change_anything() -> None:
 
 def test_the_rows_of_a_table_are_probabilities_or_nothing() -> None:
     sent: list[dict[str, Any]] = []
-    world = world_of_classes(SKEWED)
-    play(build_federation("fd", nets=MLPS, world=world, tau=4, observe=lambda up: sent.append(dict(up))), 3)
+    split = split_of_classes(SKEWED)
+    run_rounds(build_federation("fd", nets=MLPS, split=split, tau=4, observe=lambda up: sent.append(dict(up))), 3)
     for up in sent:
         for n, classes in SKEWED.items():
             shown = up[n].counts > 0
@@ -156,7 +156,7 @@ def test_the_rows_of_a_table_are_probabilities_or_nothing() -> None:
 def test_a_table_covers_the_last_steps() -> None:
     sent: list[dict[str, Any]] = []
     options = dict(tau=2, table_steps=5, observe=lambda up: sent.append(dict(up)))
-    play(build_federation("fd", **options), 5)
+    run_rounds(build_federation("fd", **options), 5)
     assert [int(up["anna"].counts.sum()) for up in sent] == [16, 32, 48, 48, 48]  # at most 3 rounds of 2 batches of 8
     assert 2 * 3 * BATCH == 48
 
@@ -164,33 +164,33 @@ def test_a_table_covers_the_last_steps() -> None:
 def test_exchanges_may_be_rare() -> None:
     exchanges: list[object] = []
     federation = build_federation("fd", exchange_every=3, observe=exchanges.append)
-    play(federation, 2)
+    run_rounds(federation, 2)
     assert not exchanges and not federation.wire.up_bytes
-    assert differing_clients(federation, play(build_federation("local"), 2)) == []
-    play(federation, range(2, 7))
+    assert differing_clients(federation, run_rounds(build_federation("local"), 2)) == []
+    run_rounds(federation, range(2, 7))
     assert len(exchanges) == 2
 
 
 def test_two_local_stages_draw_the_batches_of_twice_as_many_steps() -> None:
-    doubled = play(build_federation("fd", tau=2, local_stages=2, distillation=0.0), 3)
-    assert differing_clients(doubled, play(build_federation("local", tau=4), 3)) == []
+    doubled = run_rounds(build_federation("fd", tau=2, local_stages=2, distillation=0.0), 3)
+    assert differing_clients(doubled, run_rounds(build_federation("local", tau=4), 3)) == []
     assert fd.METHOD.local_steps(fd.FDOptions(tau=2, local_stages=2)) == 4
 
 
 def test_a_client_that_misses_an_exchange_keeps_its_teacher_and_returns() -> None:
-    federation = play(build_federation("fd"), 1)
+    federation = run_rounds(build_federation("fd"), 1)
     before = fingerprint(federation.clients["ben"].state_dict())
-    federation.play_round(1, is_absent=lambda client, exchange: client == "ben")
+    federation.run_round(1, is_absent=lambda client, exchange: client == "ben")
     assert fingerprint(federation.clients["ben"].state_dict()) == before
-    play(federation, range(2, 3))
+    run_rounds(federation, range(2, 3))
     assert fingerprint(federation.clients["ben"].state_dict()) != before
 
 
 def test_a_client_that_is_alone_in_a_round_has_no_teacher() -> None:
-    federation = play(build_federation("fd", nets={"anna": mlp, "ben": mlp}), 1)
-    federation.play_round(1, is_absent=lambda client, exchange: client == "ben")
+    federation = run_rounds(build_federation("fd", nets={"anna": mlp, "ben": mlp}), 1)
+    federation.run_round(1, is_absent=lambda client, exchange: client == "ben")
     assert not federation.clients["anna"]._owners.any()
-    play(federation, range(2, 3))
+    run_rounds(federation, range(2, 3))
 
 
 def test_what_it_reveals_and_needs() -> None:

@@ -17,14 +17,14 @@ from fedal.engine.loop import Federation
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.messages import Leak
 from fedal.methods.samples.fedgkt import METHOD
-from worlds import (
+from splits import (
     BATCH,
     CLASSES,
     build_federation,
     build_of_table_models,
     differing_clients,
     fingerprint,
-    play,
+    run_rounds,
     with_features,
 )
 
@@ -54,7 +54,7 @@ def test_every_answer_stays_with_its_sample_whatever_the_order_of_later_batches(
         return down(client_id, message)
 
     federation.wire.down = watched  # type: ignore[method-assign]
-    play(federation, 10)
+    run_rounds(federation, 10)
     for n, client in federation.clients.items():
         assert len(newest[n]) > 2 * BATCH, "more than one epoch was played"
         for sample, answer in newest[n].items():
@@ -63,7 +63,7 @@ def test_every_answer_stays_with_its_sample_whatever_the_order_of_later_batches(
 
 
 def test_shuffling_a_batch_does_not_change_a_target() -> None:
-    client = play(build(), 10).clients["anna"]
+    client = run_rounds(build(), 10).clients["anna"]
     own = client.private.ids(11, 0)
     f = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(0))
     order = torch.arange(BATCH).flip(0)
@@ -73,7 +73,7 @@ def test_shuffling_a_batch_does_not_change_a_target() -> None:
 
 
 def test_samples_that_were_never_answered_are_not_pulled() -> None:
-    client = play(build(tau=1), 1).clients["anna"]
+    client = run_rounds(build(tau=1), 1).clients["anna"]
     answered = client._answered.nonzero().flatten()
     others = (~client._answered).nonzero().flatten()
     own = torch.cat([answered[:4], others[:4]])
@@ -103,7 +103,7 @@ def test_the_algorithm_written_down_with_autograd_gives_the_same_weights() -> No
 
     answers: dict[str, dict[int, Tensor]] = {n: {} for n in NETS}
     for t in range(8):
-        federation.play_round(t)
+        federation.run_round(t)
         for n in NETS:
             for i in range(tau):
                 (x, y), own = federation.clients[n].private.batch(t, i), federation.clients[n].private.ids(t, i)
@@ -133,12 +133,12 @@ def test_the_algorithm_written_down_with_autograd_gives_the_same_weights() -> No
 def test_without_distillation_it_is_local() -> None:
     """Also with BatchNorm: the pass that is uploaded leaves no trace."""
     for model in ("mlp-small", "cnn-small-bn"):
-        plain = play(build_of_table_models("fedgkt", model, tau=2, distillation=0.0), 3)
-        assert differing_clients(plain, play(build_of_table_models("local", model, tau=2), 3)) == []
+        plain = run_rounds(build_of_table_models("fedgkt", model, tau=2, distillation=0.0), 3)
+        assert differing_clients(plain, run_rounds(build_of_table_models("local", model, tau=2), 3)) == []
 
 
 def test_the_order_in_which_uploads_arrive_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = play(build(), 3)
+    expected = run_rounds(build(), 3)
     original = METHOD.server.round
 
     def receives_in_reverse(self: Any, t: int, clients: Any) -> Any:
@@ -152,17 +152,17 @@ def test_the_order_in_which_uploads_arrive_changes_no_bit(monkeypatch: pytest.Mo
                 return stop.value
 
     monkeypatch.setattr(METHOD.server, "round", receives_in_reverse)
-    found = play(build(), 3)
+    found = run_rounds(build(), 3)
     assert differing_clients(expected, found) == []
     assert fingerprint(found.server.state_dict()) == fingerprint(expected.server.state_dict())
 
 
 def test_a_client_that_is_cut_off_returns_with_the_answers_it_has() -> None:
     federation = build()
-    federation.play_round(0)
-    federation.play_round(1, lambda n, exchange: n == "bob" and exchange == 1)
+    federation.run_round(0)
+    federation.run_round(1, lambda n, exchange: n == "bob" and exchange == 1)
     known = federation.clients["bob"]._answered.sum()
-    assert federation.play_round(2) == list(NETS)
+    assert federation.run_round(2) == list(NETS)
     assert federation.clients["bob"]._answered.sum() >= known
     assert federation.clients["anna"]._answered.sum() > known
 
@@ -178,7 +178,7 @@ def test_what_it_reveals_is_declared_and_can_be_refused() -> None:
 
 
 def test_bytes_per_iteration() -> None:
-    wire = play(build(), 2).wire
+    wire = run_rounds(build(), 2).wire
     assert set(wire.up_bytes.values()) == {4 * 4 * BATCH * (WIDTH + CLASSES + 1)}
     assert set(wire.down_bytes.values()) == {4 * 4 * BATCH * CLASSES}
 

@@ -20,7 +20,7 @@ from fedal.messages import ClassFeatures, Leak
 from fedal.methods.features import fedproto_public
 from fedal.methods.server import ServerSetup
 from fedal.methods.statistics import fedproto
-from worlds import (
+from splits import (
     BATCH,
     CLASSES,
     build_federation,
@@ -29,9 +29,9 @@ from worlds import (
     differing_clients,
     fingerprint,
     mlp,
-    play,
+    run_rounds,
+    split_of_classes,
     with_features,
-    world_of_classes,
 )
 
 WIDTH, LR = 5, 0.01
@@ -95,7 +95,7 @@ def test_a_class_that_nobody_shows_this_time_keeps_its_last_prototype() -> None:
 @pytest.mark.parametrize("tau", [1, 3])
 def test_a_round_equals_autograd_of_the_written_loss(tau: int) -> None:
     federation, models = in_double("fedproto", tau=tau, distillation=2.0)
-    play(federation, 3)
+    run_rounds(federation, 3)
     optimizers = {n: torch.optim.Adam(models[n].parameters(), lr=LR) for n in NETS}
     prototypes: dict[int, Tensor] = {}
     for t in range(3):
@@ -119,8 +119,8 @@ def test_a_round_equals_autograd_of_the_written_loss(tau: int) -> None:
 
 
 def test_without_its_term_it_is_lonely_training() -> None:
-    assert differing_clients(play(build("fedproto", distillation=0.0), 3), play(build("local"), 3)) == []
-    assert differing_clients(play(build("fedproto"), 3), play(build("local"), 3)) == list(NETS)
+    assert differing_clients(run_rounds(build("fedproto", distillation=0.0), 3), run_rounds(build("local"), 3)) == []
+    assert differing_clients(run_rounds(build("fedproto"), 3), run_rounds(build("local"), 3)) == list(NETS)
 
 
 def test_a_sample_whose_class_has_no_prototype_adds_nothing() -> None:
@@ -133,7 +133,7 @@ def test_a_sample_whose_class_has_no_prototype_adds_nothing() -> None:
 
 def test_only_the_classes_that_were_shown_are_sent() -> None:
     sent: dict[str, Any] = {}
-    federation = play(build("fedproto", tau=4, world=world_of_classes(SKEWED), observe=sent.update), 1)
+    federation = run_rounds(build("fedproto", tau=4, split=split_of_classes(SKEWED), observe=sent.update), 1)
     for n, classes in SKEWED.items():
         assert sent[n].rows.shape == (len(classes), WIDTH)
         assert sent[n].counts.nonzero().flatten().tolist() == list(classes)
@@ -145,7 +145,7 @@ def test_only_the_classes_that_were_shown_are_sent() -> None:
 
 def test_fresh_prototypes_are_means_over_all_own_samples_after_the_round() -> None:
     sent: dict[str, Any] = {}
-    federation = play(build("fedproto", prototypes="fresh", observe=sent.update), 1)
+    federation = run_rounds(build("fedproto", prototypes="fresh", observe=sent.update), 1)
     for n, client in federation.clients.items():
         x, y = (torch.cat(parts) for parts in zip(*client.private.everything(), strict=True))
         features = client.learner.module.features(x).detach()
@@ -155,18 +155,18 @@ def test_fresh_prototypes_are_means_over_all_own_samples_after_the_round() -> No
 
 
 def test_prototypes_that_were_missed_are_those_of_the_last_exchange() -> None:
-    federation = play(build("fedproto"), 1)
+    federation = run_rounds(build("fedproto"), 1)
     before = fingerprint(federation.clients["ben"].prototypes)
-    federation.play_round(1, is_absent=lambda client, exchange: client == "ben")
+    federation.run_round(1, is_absent=lambda client, exchange: client == "ben")
     assert fingerprint(federation.clients["ben"].prototypes) == before
     assert fingerprint(federation.clients["anna"].prototypes) != before
-    play(federation, range(2, 3))
+    run_rounds(federation, range(2, 3))
     assert fingerprint(federation.clients["ben"].prototypes) == fingerprint(federation.clients["anna"].prototypes)
 
 
 def test_two_local_stages_draw_the_batches_of_twice_as_many_steps() -> None:
-    doubled = play(build("fedproto", tau=2, local_stages=2, distillation=0.0), 3)
-    assert differing_clients(doubled, play(build("local", tau=4), 3)) == []
+    doubled = run_rounds(build("fedproto", tau=2, local_stages=2, distillation=0.0), 3)
+    assert differing_clients(doubled, run_rounds(build("local", tau=4), 3)) == []
     assert fedproto.METHOD.local_steps(fedproto.FedProtoOptions(tau=2, local_stages=2)) == 4
 
 
@@ -176,7 +176,7 @@ def test_two_local_stages_draw_the_batches_of_twice_as_many_steps() -> None:
 @pytest.mark.parametrize("tau", [1, 3])
 def test_on_public_data_a_round_equals_autograd_of_the_written_loss(tau: int) -> None:
     federation, models = in_double("fedproto-public", tau=tau, distillation=2.0)
-    play(federation, 3)
+    run_rounds(federation, 3)
     optimizers = {n: torch.optim.Adam(models[n].parameters(), lr=LR) for n in NETS}
     for t in range(3):
         for n, model in models.items():
@@ -208,11 +208,14 @@ def test_the_last_layer_takes_no_step_on_public_data() -> None:
 
 
 def test_on_public_data_without_its_term_it_is_lonely_training() -> None:
-    assert differing_clients(play(build("fedproto-public", distillation=0.0), 3), play(build("local"), 3)) == []
+    assert (
+        differing_clients(run_rounds(build("fedproto-public", distillation=0.0), 3), run_rounds(build("local"), 3))
+        == []
+    )
 
 
 def test_features_of_the_public_batch_cross_in_every_iteration() -> None:
-    federation = play(build("fedproto-public", tau=2), 3)
+    federation = run_rounds(build("fedproto-public", tau=2), 3)
     assert set(federation.wire.up_bytes.values()) == set(federation.wire.down_bytes.values()) == {6 * 4 * BATCH * WIDTH}
 
 

@@ -15,7 +15,7 @@ from fedal.losses import kl
 from fedal.messages import Weights
 from fedal.methods.parameters import feddf
 from fedal.methods.server import ServerSetup
-from worlds import BATCH, CLASSES, NETS, build_federation, build_net, differing_clients, mlp, play, same_bits
+from splits import BATCH, CLASSES, NETS, build_federation, build_net, differing_clients, mlp, run_rounds, same_bits
 
 ALL_DIFFERENT = {client: NETS[client] for client in ("anna", "ben", "cleo")}
 ALL_EQUAL = {"anna": mlp, "ben": mlp, "cleo": mlp}
@@ -32,30 +32,35 @@ def test_an_average_weighs_members_and_takes_counters_from_the_largest() -> None
 
 @pytest.mark.parametrize("tau", [1, 3])
 def test_feddf_al_with_groups_of_one_is_fedal_bit_for_bit(tau: int) -> None:
-    alone = play(build_federation("feddf-al", nets=ALL_DIFFERENT, tau=tau), 3)
-    assert differing_clients(alone, play(build_federation("fedal", nets=ALL_DIFFERENT, tau=tau), 3)) == []
+    alone = run_rounds(build_federation("feddf-al", nets=ALL_DIFFERENT, tau=tau), 3)
+    assert differing_clients(alone, run_rounds(build_federation("fedal", nets=ALL_DIFFERENT, tau=tau), 3)) == []
 
 
 @pytest.mark.parametrize("tau", [1, 3])
 def test_feddf_with_groups_of_one_is_fedmd_at_the_same_tau_bit_for_bit(tau: int) -> None:
-    alone = play(build_federation("feddf", nets=ALL_DIFFERENT, tau=tau), 3)
-    assert differing_clients(alone, play(build_federation("fedmd", nets=ALL_DIFFERENT, tau=tau), 3)) == []
+    alone = run_rounds(build_federation("feddf", nets=ALL_DIFFERENT, tau=tau), 3)
+    assert differing_clients(alone, run_rounds(build_federation("fedmd", nets=ALL_DIFFERENT, tau=tau), 3)) == []
 
 
 def test_feddf_al_without_adversary_and_regularisers_is_feddf() -> None:
     plain = {"adversarial": 0.0, "keep_local": 0.0, "keep_global": 0.0}
-    assert differing_clients(play(build_federation("feddf-al", **plain), 2), play(build_federation("feddf"), 2)) == []
+    assert (
+        differing_clients(
+            run_rounds(build_federation("feddf-al", **plain), 2), run_rounds(build_federation("feddf"), 2)
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("method", ["fedavg", "feddf", "feddf-al"])
 def test_members_of_a_group_end_every_round_with_the_same_weights(method: str) -> None:
-    federation = play(build_federation(method, nets=ALL_EQUAL), 2)
+    federation = run_rounds(build_federation(method, nets=ALL_EQUAL), 2)
     first, *others = [logic.learner.weights() for logic in federation.clients.values()]  # type: ignore[attr-defined]
     assert all(same_bits(first, other) for other in others)
 
 
 def test_averaging_changes_the_members_and_leaves_the_others_alone() -> None:
-    with_groups, without = play(build_federation("feddf"), 2), play(build_federation("fedmd"), 2)
+    with_groups, without = run_rounds(build_federation("feddf"), 2), run_rounds(build_federation("fedmd"), 2)
     assert {"ben", "dora"} <= set(differing_clients(with_groups, without))
     weights = {client: logic.learner.state_dict()["model"] for client, logic in with_groups.clients.items()}
     assert same_bits(weights["ben"], weights["dora"])
@@ -69,20 +74,20 @@ def test_fedavg_equals_a_plain_loop_of_local_steps_and_weighted_means() -> None:
     for logic in lonely.clients.values():
         logic.learner.load_weights(start)  # type: ignore[attr-defined]
     for t in range(3):
-        lonely.play_round(t)
+        lonely.run_round(t)
         sizes = [len(logic.private) for logic in lonely.clients.values()]
         members = [logic.learner.weights() for logic in lonely.clients.values()]  # type: ignore[attr-defined]
         mean = {name: sum(m[name] * n for m, n in zip(members, sizes, strict=True)) / sum(sizes) for name in start}
         for logic in lonely.clients.values():
             logic.learner.load_weights(mean)  # type: ignore[attr-defined]
             logic.learner.reset_optimizer()  # type: ignore[attr-defined]
-    play(federation, 3)
+    run_rounds(federation, 3)
     for name, value in federation.clients["anna"].learner.weights().items():  # type: ignore[attr-defined]
         assert torch.allclose(value, mean[name], rtol=0, atol=1e-12)
 
 
 def test_fedavg_counts_every_weight_that_crosses() -> None:
-    federation = play(build_federation("fedavg", nets=ALL_EQUAL), 3)
+    federation = run_rounds(build_federation("fedavg", nets=ALL_EQUAL), 3)
     weights = sum(math.prod(p.shape) for p in mlp().parameters())
     assert (
         federation.wire.up_bytes["anna"] == federation.wire.down_bytes["anna"] == (1 + 3) * 4 * weights
@@ -90,16 +95,16 @@ def test_fedavg_counts_every_weight_that_crosses() -> None:
 
 
 def test_feddf_counts_outputs_and_weights() -> None:
-    federation = play(build_federation("feddf", nets=ALL_EQUAL, tau=2), 3)
+    federation = run_rounds(build_federation("feddf", nets=ALL_EQUAL, tau=2), 3)
     weights = sum(math.prod(p.shape) for p in mlp().parameters())
     assert federation.wire.up_bytes["ben"] == 4 * (4 * weights) + 3 * 2 * 4 * BATCH * CLASSES
 
 
 def test_a_member_that_is_absent_is_not_averaged() -> None:
     federation = build_federation("fedavg", nets=ALL_EQUAL)
-    federation.play_round(0)
+    federation.run_round(0)
     before = federation.clients["cleo"].learner.weights()  # type: ignore[attr-defined]
-    present = federation.play_round(1, is_absent=lambda client, exchange: client == "cleo")
+    present = federation.run_round(1, is_absent=lambda client, exchange: client == "cleo")
     assert present == ["anna", "ben"]
     assert same_bits(federation.clients["cleo"].learner.weights(), before)  # type: ignore[attr-defined]
 

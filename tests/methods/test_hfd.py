@@ -15,7 +15,7 @@ from fedal.engine.loop import Federation
 from fedal.learners.torch_learner import TorchSettings
 from fedal.messages import ClassInputs, Leak, MeanInputOutputs
 from fedal.methods.statistics import hfd
-from worlds import (
+from splits import (
     CLASSES,
     SHAPE,
     build_federation,
@@ -24,8 +24,8 @@ from worlds import (
     differing_clients,
     fingerprint,
     mlp,
-    play,
-    world_of_classes,
+    run_rounds,
+    split_of_classes,
 )
 
 MLPS = {"anna": mlp, "ben": mlp, "cleo": mlp}
@@ -47,7 +47,7 @@ def mean_inputs(federation: Federation, client: str) -> dict[int, Tensor]:
 
 def test_with_two_clients_the_mean_inputs_of_the_others_are_the_other_clients() -> None:
     said: list[dict[str, Any]] = []
-    federation = play(
+    federation = run_rounds(
         build(nets={"anna": mlp, "ben": conv_batch_norm}, observe=lambda up: said.append(dict(up))), 1
     )  # fmt: skip
     for one, other in [("anna", "ben"), ("ben", "anna")]:
@@ -58,7 +58,7 @@ def test_with_two_clients_the_mean_inputs_of_the_others_are_the_other_clients() 
 
 
 def test_mean_inputs_are_over_those_who_have_the_class() -> None:
-    federation = play(build(world=world_of_classes({"anna": (0, 1), "ben": (1, 2), "cleo": (1,)})), 1)
+    federation = run_rounds(build(split=split_of_classes({"anna": (0, 1), "ben": (1, 2), "cleo": (1,)})), 1)
     own = {n: mean_inputs(federation, n) for n in MLPS}
     anna = federation.clients["anna"]._inputs
     assert anna["others"].tolist() == [0, 2, 1] and anna["all"].tolist() == [1, 3, 1]
@@ -76,7 +76,7 @@ def test_inputs_cross_once_and_outputs_in_every_round() -> None:
     federation = build(observe=lambda up: kinds.append({type(message) for message in up.values()}))
     once, per_round = 4 * CLASSES * INPUTS + 4 * CLASSES, 4 * CLASSES * CLASSES
     for t in range(3):
-        federation.play_round(t)
+        federation.run_round(t)
         expected = {once + (t + 1) * per_round}
         assert set(federation.wire.up_bytes.values()) == set(federation.wire.down_bytes.values()) == expected
     assert kinds == [{ClassInputs}, *[{MeanInputOutputs}] * 3]
@@ -85,8 +85,8 @@ def test_inputs_cross_once_and_outputs_in_every_round() -> None:
 def test_a_client_that_missed_the_first_round_joins_later() -> None:
     kinds: list[dict[str, str]] = []
     federation = build(observe=lambda up: kinds.append({n: type(up[n]).__name__ for n in up}))
-    federation.play_round(0, is_absent=lambda client, exchange: client == "ben")
-    play(federation, range(1, 3))
+    federation.run_round(0, is_absent=lambda client, exchange: client == "ben")
+    run_rounds(federation, range(1, 3))
     assert kinds[2] == {"anna": "MeanInputOutputs", "ben": "ClassInputs", "cleo": "MeanInputOutputs"}
     assert set(kinds[3].values()) == {"MeanInputOutputs"}
     assert federation.clients["ben"]._inputs["others"].tolist() == [2, 2, 2]
@@ -94,12 +94,12 @@ def test_a_client_that_missed_the_first_round_joins_later() -> None:
 
 
 def test_a_class_that_only_a_late_client_has_is_no_answer_of_those_who_do_not_know_it() -> None:
-    federation = build(world=world_of_classes({"anna": (0, 1), "ben": (2,), "cleo": (0, 1)}))
-    federation.play_round(0, is_absent=lambda client, exchange: client == "ben")
+    federation = build(split=split_of_classes({"anna": (0, 1), "ben": (2,), "cleo": (0, 1)}))
+    federation.run_round(0, is_absent=lambda client, exchange: client == "ben")
     received: dict[str, Tensor] = {}
     original = federation.wire.down
     federation.wire.down = lambda n, message: received.update({n: message.values}) or original(n, message)  # type: ignore[method-assign]
-    play(federation, range(1, 3))
+    run_rounds(federation, range(1, 3))
     assert received["ben"].sum(-1).tolist() == pytest.approx([1, 1, 0])
     assert received["anna"].sum(-1).tolist() == pytest.approx([1, 1, 1])  # of ben alone in the last row
 
@@ -114,13 +114,13 @@ def test_a_round_equals_autograd_of_the_written_loss(joint: bool, classes: dict[
     federation = build(
         dtype=torch.float64,
         settings=TorchSettings(lr=LR, fused=False),
-        world=world_of_classes(classes),
+        split=split_of_classes(classes),
         tau=tau,
         distillation_steps=steps,
         distillation=beta,
         joint=joint,
     )
-    play(federation, rounds)
+    run_rounds(federation, rounds)
     models = {n: build_net(n, mlp).double() for n in MLPS}
     optimizers = {n: torch.optim.Adam(model.parameters(), lr=LR) for n, model in models.items()}
     own = {n: mean_inputs(federation, n) for n in MLPS}
@@ -166,9 +166,9 @@ def test_a_round_equals_autograd_of_the_written_loss(joint: bool, classes: dict[
 def test_mean_inputs_do_not_move_the_running_averages_of_batch_norm() -> None:
     nets = {"anna": conv_batch_norm, "ben": conv_batch_norm}
     for joint in (False, True):
-        federation = play(build(nets=nets, tau=2, joint=joint), 3)
+        federation = run_rounds(build(nets=nets, tau=2, joint=joint), 3)
         assert all(logic.learner.module[1].num_batches_tracked == 3 * 2 for logic in federation.clients.values())
-    moved = play(build(nets=nets, tau=2, mean_input_mode="train"), 3)
+    moved = run_rounds(build(nets=nets, tau=2, mean_input_mode="train"), 3)
     assert all(logic.learner.module[1].num_batches_tracked > 3 * 2 for logic in moved.clients.values())
 
 
@@ -180,7 +180,7 @@ def test_few_mean_inputs_share_their_batch_statistics_with_private_samples(
     weights = []
     for few in (0, 8):
         monkeypatch.setattr(hfd, "FEW", few)
-        clients = play(build(nets={"anna": net, "ben": net}, dtype=torch.float64), 2).clients.values()
+        clients = run_rounds(build(nets={"anna": net, "ben": net}, dtype=torch.float64), 2).clients.values()
         weights.append(torch.cat([part.flatten() for logic in clients for part in logic.learner.weights().values()]))
     assert torch.allclose(*weights, rtol=0, atol=1e-12) != notices
 
@@ -190,19 +190,19 @@ def test_nobody_else_to_learn_from_is_lonely_training() -> None:
     for joint in (False, True):
         federation = build(**settings, joint=joint)
         for t in range(3):
-            federation.play_round(t, is_absent=lambda client, exchange: client == "ben")
-        alone = play(build_federation("local", **settings), 3)
+            federation.run_round(t, is_absent=lambda client, exchange: client == "ben")
+        alone = run_rounds(build_federation("local", **settings), 3)
         assert "ben" in differing_clients(federation, alone) and "anna" not in differing_clients(federation, alone)
 
 
 def test_a_joint_run_resumes_with_its_teacher() -> None:
     one, other = build(joint=True), build(joint=True)
-    play(one, 2)
+    run_rounds(one, 2)
     for n, client in other.clients.items():
         client.learner.load_state_dict(one.clients[n].learner.state_dict())
         client.load_state_dict(one.clients[n].state_dict())
     other.server.load_state_dict(one.server.state_dict())
-    assert differing_clients(play(one, range(2, 4)), play(other, range(2, 4))) == []
+    assert differing_clients(run_rounds(one, range(2, 4)), run_rounds(other, range(2, 4))) == []
     assert fingerprint(one.clients["anna"].state_dict()) == fingerprint(other.clients["anna"].state_dict())
 
 

@@ -20,7 +20,7 @@ from fedal.methods.method import Method
 from fedal.methods.options import TransferOptions
 from fedal.methods.outputs.perfed_ckt import METHOD
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, stack_outputs
-from worlds import BATCH, CLASSES, NETS, build_federation, differing_clients, play
+from splits import BATCH, CLASSES, NETS, build_federation, differing_clients, run_rounds
 
 
 def random(*shape: int, seed: int = 0, scale: float = 3.0) -> Tensor:
@@ -130,23 +130,23 @@ INCLUSIVE = Method(
 
 @pytest.mark.parametrize("tau", [1, 3])
 def test_one_cluster_with_kl_of_probabilities_is_fedmd_with_an_inclusive_probability_mean(tau: int) -> None:
-    one = play(build_federation("perfed-ckt", tau=tau, clusters=1, loss="kl"), 3)
-    assert differing_clients(one, play(build_federation(INCLUSIVE, tau=tau), 3)) == []
+    one = run_rounds(build_federation("perfed-ckt", tau=tau, clusters=1, loss="kl"), 3)
+    assert differing_clients(one, run_rounds(build_federation(INCLUSIVE, tau=tau), 3)) == []
 
 
 @pytest.mark.parametrize("space", ["probs", "logits"])
 @pytest.mark.parametrize("loss", ["l2", "kl"])
 def test_as_many_clusters_as_clients_transfer_nothing(space: str, loss: str) -> None:
     alone = build_federation("perfed-ckt", tau=3, clusters=len(NETS), space=space, loss=loss, public_mode="frozen")
-    assert differing_clients(play(alone, 3), play(build_federation("local", tau=3), 3)) == []
+    assert differing_clients(run_rounds(alone, 3), run_rounds(build_federation("local", tau=3), 3)) == []
 
 
 @pytest.mark.parametrize(
     "options", [{"clusters": 1}, {"space": "logits"}, {"loss": "kl"}, {"distillation": 0.5}, {"temperature": 2.0}]
 )
 def test_every_option_matters(options: dict[str, Any]) -> None:
-    plain = play(build_federation("perfed-ckt", tau=3), 3)
-    assert differing_clients(plain, play(build_federation("perfed-ckt", tau=3, **options), 3)) == list(NETS)
+    plain = run_rounds(build_federation("perfed-ckt", tau=3), 3)
+    assert differing_clients(plain, run_rounds(build_federation("perfed-ckt", tau=3, **options), 3)) == list(NETS)
 
 
 # the exchange
@@ -201,7 +201,7 @@ def test_absent_clients_give_nothing_and_keep_their_cluster() -> None:
 
 @pytest.mark.parametrize("clusters", [1, 2, 3])
 def test_an_iteration_costs_one_batch_of_logits_up_and_one_per_cluster_down(clusters: int) -> None:
-    federation = play(build_federation("perfed-ckt", tau=2, clusters=clusters), 2)
+    federation = run_rounds(build_federation("perfed-ckt", tau=2, clusters=clusters), 2)
     batch = 4 * BATCH * CLASSES
     assert set(federation.wire.up_bytes.values()) == {4 * batch}
     assert set(federation.wire.down_bytes.values()) == {4 * batch * clusters}

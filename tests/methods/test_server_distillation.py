@@ -23,15 +23,15 @@ from fedal.methods.outputs import cfd, mhat
 from fedal.models import build
 from fedal.quantise import dequantise, quantise
 from fedal.simulate.assemble import assemble
-from fedal.simulate.prepare import prepare_world
-from worlds import BATCH, CLASSES, NETS, build_federation, differing_clients, fingerprint, mlp, play
+from fedal.simulate.prepare import prepare_split
+from splits import BATCH, CLASSES, NETS, build_federation, differing_clients, fingerprint, mlp, run_rounds
 
 UNCOMPRESSED = dict(cfd.METHOD.paper_options) | {"tau": 2}
 Absent = Callable[[str, int], bool]
 
 
 def played(method: str, rounds: int = 3, **options: Any) -> Federation:
-    return play(build_federation(method, **options), rounds)
+    return run_rounds(build_federation(method, **options), rounds)
 
 
 def same_everywhere(a: Federation, b: Federation) -> bool:
@@ -80,7 +80,7 @@ def test_the_algorithm_written_down_with_autograd_gives_the_same_weights(method:
         optimizers[name].step()
 
     for t in range(3):
-        federation.play_round(t)
+        federation.run_round(t)
         naive_round(federation, models, step, t, tau=2, average=average)
     for n, learner in learners.items():
         for found, expected in zip(learner.module.parameters(), models[n].parameters(), strict=True):
@@ -146,7 +146,7 @@ def test_clients_that_are_not_taught_train_alone_while_the_server_learns(method:
     assert differing_clients(untaught, played("local", tau=2)) == []
     start = build_federation(method, tau=2).server.learner.state_dict()
     assert fingerprint(untaught.server.learner.state_dict()) != fingerprint(start)
-    assert differing_clients(play(untaught, range(3, 4)), played("local", rounds=4, tau=2)) == (
+    assert differing_clients(run_rounds(untaught, range(3, 4)), played("local", rounds=4, tau=2)) == (
         list(NETS) if "warmup" in options else []
     )
 
@@ -181,7 +181,7 @@ def test_a_client_that_missed_something_is_understood_when_it_returns(absent: Ab
     def with_absences(delta: bool) -> Federation:
         federation = build_federation("cfd", tau=2, delta=delta, warmup=0)
         for t in range(9):
-            federation.play_round(t, absent if t % 3 == 1 else lambda n, exchange: False)
+            federation.run_round(t, absent if t % 3 == 1 else lambda n, exchange: False)
         return federation
 
     delta = with_absences(True)
@@ -287,7 +287,7 @@ def test_compressed_labels_cost_a_hundredth(finals: dict[str, dict[str, float]])
 def test_the_servers_model_is_the_largest_candidate_or_the_one_that_is_named(named: str, built: str) -> None:
     config = Config(method="mhat", clients=3, server_model=named)
     with thread_workers(1) as workers:
-        server: Any = assemble(config, prepare_world(config), workers).federation.server
+        server: Any = assemble(config, prepare_split(config), workers).federation.server
     expected = {name: tuple(tensor.shape) for name, tensor in build(built, (1, 8, 8), 10).state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in server.learner.state_dict()["model"].items()}
     assert found == expected

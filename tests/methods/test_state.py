@@ -14,14 +14,14 @@ from fedal.methods.method import Method
 from fedal.methods.outputs import fedmd
 from fedal.records.checkpoint import load_newest, save_checkpoint
 from fedal.seeding import BatchStream
-from worlds import (
+from splits import (
     NETS,
     build_federation,
     build_of_table_models,
     differing_clients,
     fingerprint,
-    play,
     restore,
+    run_rounds,
     state_of,
 )
 
@@ -49,10 +49,10 @@ def through_a_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_restored_federation_goes_on_with_the_same_bits(method: str, tmp_path: Path) -> None:
-    uninterrupted = play(build(method), BEFORE)
+    uninterrupted = run_rounds(build(method), BEFORE)
     saved = through_a_file(state_of(uninterrupted), tmp_path)
-    play(uninterrupted, range(BEFORE, BEFORE + AFTER))
-    restored = play(restore(build(method), saved), range(BEFORE, BEFORE + AFTER))
+    run_rounds(uninterrupted, range(BEFORE, BEFORE + AFTER))
+    restored = run_rounds(restore(build(method), saved), range(BEFORE, BEFORE + AFTER))
     assert differing_clients(uninterrupted, restored) == []
     assert fingerprint(uninterrupted.server.state_dict()) == fingerprint(restored.server.state_dict())
     assert uninterrupted.wire.state_dict() == restored.wire.state_dict()
@@ -61,7 +61,7 @@ def test_a_restored_federation_goes_on_with_the_same_bits(method: str, tmp_path:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_saving_and_restoring_changes_nothing(method: str, tmp_path: Path) -> None:
-    federation = play(build(method), BEFORE)
+    federation = run_rounds(build(method), BEFORE)
     state = state_of(federation)
     expected = fingerprint(state)
     assert fingerprint(state_of(federation)) == expected
@@ -101,7 +101,7 @@ def hidden_attributes(method: str | Method, folder: Path) -> list[str]:
     """The attributes of clients and server that a round changes and a restore does not bring back."""
     federation = build(method)
     start = {who: attributes(logic) for who, logic in logics(federation).items()}
-    play(federation, BEFORE)
+    run_rounds(federation, BEFORE)
     end = {who: attributes(logic) for who, logic in logics(federation).items()}
     restored = logics(restore(build(method), through_a_file(state_of(federation), folder)))
     back = {who: attributes(logic) for who, logic in restored.items()}
@@ -148,9 +148,9 @@ def test_a_hidden_attribute_would_be_found(client: Any, hidden: list[str], tmp_p
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_numbers_for_the_record_are_made_anew_every_round(method: str) -> None:
-    federation = play(build(method), 1)
+    federation = run_rounds(build(method), 1)
     first = dict(federation.server.observed)
     federation.server.observed = {"stale": torch.zeros(())} if first else {}
-    play(federation, range(1, 2))
+    run_rounds(federation, range(1, 2))
     assert federation.server.observed.keys() == first.keys()
     assert all(value.isfinite().all() for value in first.values())

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fedal.data import SOURCES
-from fedal.data.world import Task
+from fedal.data.split import Task
 from fedal.errors import ConfigError
 from fedal.models import MODELS, build, is_import_path, suited_to
 

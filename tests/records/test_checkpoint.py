@@ -20,7 +20,7 @@ from fedal import durable
 from fedal.errors import CheckpointError, NonFiniteError
 from fedal.records import checkpoint
 from fedal.records.checkpoint import load_checkpoint, load_newest, save_checkpoint
-from worlds import fingerprint
+from splits import fingerprint
 
 
 def state(round_: int) -> dict[str, Any]:

@@ -14,14 +14,14 @@ from fedal.cli import app
 from fedal.config import Config
 from fedal.figures.bubbles import draw_bubbles
 from fedal.simulate.estimate import estimate
-from fedal.simulate.prepare import prepare_world
+from fedal.simulate.prepare import prepare_split
 
 
 def test_the_preview_shows_the_division_that_the_run_will_use(tmp_path: Path) -> None:
     flags = ["--clients", "4", "--alpha", "0.7", "--seed", "3"]
     result = CliRunner().invoke(app, ["partition", "--preview", *flags, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    counts = prepare_world(Config(clients=4, alpha=0.7, seed=3)).class_counts()
+    counts = prepare_split(Config(clients=4, alpha=0.7, seed=3)).class_counts()
     shown = [
         [0 if cell == "·" else int(cell.replace(",", "")) for cell in line.split()[1:11]]
         for line in result.output.splitlines()

@@ -18,7 +18,7 @@ from fedal import methods
 from fedal.config import Config
 from fedal.engine.loop import Federation
 from fedal.simulate.assemble import Assembly, assemble
-from worlds import InOrder, build_federation, play, restore, same_bits, state_of, tiny_world
+from splits import InOrder, build_federation, restore, run_rounds, same_bits, state_of, tiny_split
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that make tensors of their own
     "fedmd": [{"distance": "l1"}, {"distance": "mse"}],
@@ -51,15 +51,15 @@ def assembled(method: str, device: str = "cpu", *, stacked: bool = False, **opti
         local_loss="balanced",
         options=options,
     )
-    return assemble(config, tiny_world(config.client_names), InOrder())
+    return assemble(config, tiny_split(config.client_names), InOrder())
 
 
 def play_three_rounds(federation: Federation, *, stacked: bool = False) -> None:
     """In the first the last client is absent, unless it is a part of a stack: then it has to catch up."""
     late = federation.roster[-1]
-    federation.play_round(0, None if stacked else lambda client, exchange: client == late)
-    federation.play_round(1)
-    federation.play_round(2)
+    federation.run_round(0, None if stacked else lambda client, exchange: client == late)
+    federation.run_round(1)
+    federation.run_round(2)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -102,9 +102,9 @@ def test_so_does_a_round_of_a_stack(method: str) -> None:
 
 def test_so_do_batch_norm_and_dropout() -> None:
     expected, played = (build_federation("fedal") for _ in range(2))
-    play(expected, 2)
+    run_rounds(expected, 2)
     with torch.device("meta"):
-        play(played, 2)
+        run_rounds(played, 2)
     assert same_bits(state_of(played), state_of(expected))
 
 
@@ -114,10 +114,10 @@ def test_a_restored_state_goes_on_where_the_run_computes(method: str) -> None:
     play_three_rounds(saved)
     state = state_of(saved)
     restored = assembled(method).federation
-    saved.play_round(3)
+    saved.run_round(3)
     with torch.device("meta"):
         restore(restored, state)
-        restored.play_round(3)
+        restored.run_round(3)
     assert same_bits(state_of(restored), state_of(saved))
 
 

@@ -152,9 +152,9 @@ def test_a_run_on_other_data_than_it_began_with_is_refused() -> None:
     ],
 )
 def test_a_loss_that_is_not_finite_names_client_round_and_term_and_the_last_checkpoint_stands(
-    own_module: Callable[[str, str], None], passes: int, naming: str
+    custom_module: Callable[[str, str], None], passes: int, naming: str
 ) -> None:
-    own_module(
+    custom_module(
         "fragile_nets",
         f"""
         import torch
@@ -193,8 +193,8 @@ def test_a_step_size_that_is_far_too_large_stops_the_run_with_a_hint() -> None:
     assert 'error: client "client-00", round 0, ' in answer.err and "smaller lr" in answer.err
 
 
-def test_a_model_that_fails_on_its_way_ends_in_one_message(own_module: Callable[[str, str], None]) -> None:
-    own_module(
+def test_a_model_that_fails_on_its_way_ends_in_one_message(custom_module: Callable[[str, str], None]) -> None:
+    custom_module(
         "picky_nets",
         """
         from torch import nn
@@ -233,9 +233,9 @@ def test_a_full_disk_while_saving_keeps_the_last_checkpoint_and_resume_gives_the
 
 
 @pytest.fixture
-def trap(own_module: Callable[[str, str], None]) -> Path:
+def trap(custom_module: Callable[[str, str], None]) -> Path:
     """A module that leaves a trace when it is imported, and holds a method and a model."""
-    own_module(
+    custom_module(
         "trap_module",
         """
         from pathlib import Path
@@ -335,8 +335,8 @@ def test_ctrl_c_finishes_the_round_and_saves_and_resume_gives_the_same_bits_and_
 
 
 @pytest.mark.processes
-def test_a_second_ctrl_c_stops_at_once(own_module: Callable[[str, str], None]) -> None:
-    own_module(
+def test_a_second_ctrl_c_stops_at_once(custom_module: Callable[[str, str], None]) -> None:
+    custom_module(
         "slow_nets",
         """
         import time

@@ -12,31 +12,31 @@ import torch
 import fedal
 from fedal.config import Config
 from fedal.data.dataset import Dataset
-from fedal.data.world import World
+from fedal.data.split import DataSplit
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError, Stopped
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.simulate.assemble import Assembly, assemble
 from fedal.simulate.session import Listener
 from fedal.simulate.stacking import STACKABLE_METHODS, resolve_stacked, stacks
-from worlds import InOrder, same_bits, with_logics
+from splits import InOrder, same_bits, with_logics
 
 
-def world_of(config: Config, side: int = 8) -> World:
+def split_of(config: Config, side: int = 8) -> DataSplit:
     generator = np.random.Generator(np.random.Philox(key=3))
     n = 40 + 24 * len(config.client_names)
     x = generator.standard_normal((n, 1, side, side), dtype=np.float32)
     y = generator.integers(0, 5, n)
     data = Dataset("noise", x, y, x[:30], y[:30], 5)
     parts = np.split(np.arange(40, n), len(config.client_names))
-    return World(data, dict(zip(config.client_names, parts, strict=True)), np.arange(40), x[:40], 0)
+    return DataSplit(data, dict(zip(config.client_names, parts, strict=True)), np.arange(40), x[:40], 0)
 
 
 def played(config: Config, rounds: int = 2, workers: int = 1, side: int = 8) -> Assembly:
     with thread_workers(workers) as pool:
-        assembly = assemble(config, world_of(config, side), pool)
+        assembly = assemble(config, split_of(config, side), pool)
         for t in range(rounds):
-            assembly.federation.play_round(t)
+            assembly.federation.run_round(t)
         return assembly
 
 
@@ -116,8 +116,8 @@ def test_what_cannot_be_stacked_is_said() -> None:
 
 def test_a_stack_sits_out_as_a_whole() -> None:
     config = small(clients=7)
-    assembly = assemble(config, world_of(config), InOrder())
-    present = assembly.federation.play_round(0, lambda client, exchange: client == "client-01" and exchange == 1)
+    assembly = assemble(config, split_of(config), InOrder())
+    present = assembly.federation.run_round(0, lambda client, exchange: client == "client-01" and exchange == 1)
     assert present == ["client-05", "client-06"]
     steps = {name: state["step"] for name, state in states(assembly).items()}
     assert steps == {name: config.tau + (config.tau if name in present else 0) for name in config.client_names}

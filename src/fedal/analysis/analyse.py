@@ -17,7 +17,7 @@ from fedal.data.dataset import Dataset
 from fedal.records.folder import without_nan, write_json
 from fedal.records.run import Run
 from fedal.records.statistics import Row, round_ends
-from fedal.simulate.assemble import OwnModels
+from fedal.simulate.assemble import CustomModels
 from fedal.theory.bounds import Bound, ClientTerms, fedal_bound, fedmd_bound
 from fedal.theory.convergence import Convergence, convergence
 from fedal.theory.domains import proxy_a_distance
@@ -115,7 +115,7 @@ def analyse(
     reference_steps: int = REFERENCE_STEPS,
     data: Dataset | None = None,
     public: NDArray[np.float32] | None = None,
-    models: OwnModels | None = None,
+    models: CustomModels | None = None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Analysis:
     """Measures a run at its newest checkpoint. With `reference_steps` 0 lambda_n is not estimated."""
@@ -123,14 +123,14 @@ def analyse(
         view, notes = found.view, _notes(run, found.rounds)
         outputs = answers(view.learners.values(), view.public)
         terms = _client_terms(view, outputs, reference_steps, notes)
-        smallest = min(len(indices) for indices in view.world.clients.values())
+        smallest = min(len(indices) for indices in view.split.clients.values())
         each = list(terms.values())
         equilibrium = check_equilibrium(outputs, view.discriminator, view.clients, run.config.seed)
-        data = view.world.dataset
+        data = view.split.dataset
         tests = torch.as_tensor(data.test_x).to(view.public), torch.as_tensor(data.test_y)
         global_loss = fmean(view.workers.map(lambda client: risk(view.learners[client], *tests), view.clients))
         found.panel.begins()
-        view.federation.play_round(found.rounds)
+        view.federation.run_round(found.rounds)
         further = found.panel.ends()
         return Analysis(
             run=run,
@@ -162,16 +162,16 @@ def _notes(run: Run, rounds: int) -> list[str]:
 def _client_terms(
     view: FederationView, outputs: torch.Tensor, reference_steps: int, notes: list[str]
 ) -> dict[str, ClientTerms]:
-    data, seed = view.world.dataset, view.config.seed
+    data, seed = view.split.dataset, view.config.seed
     zetas = dict(zip(view.clients, zeta(outputs).tolist(), strict=True))
     joint = _joint_losses(view, reference_steps, notes)
     terms = {}
     for client in view.clients:
-        own = data.train_x[view.world.clients[client]]
+        own = data.train_x[view.split.clients[client]]
         terms[client] = ClientTerms(
             risk=risk(view.learners[client], *view.private[client]),
             zeta=zetas[client],
-            public_distance=proxy_a_distance(view.world.public_x, own, seed),
+            public_distance=proxy_a_distance(view.split.public_x, own, seed),
             global_distance=proxy_a_distance(data.test_x, own, seed),
             joint_loss=joint.get(client),
         )
@@ -186,6 +186,6 @@ def _joint_losses(view: FederationView, steps: int, notes: list[str]) -> dict[st
     if steps == 0:
         notes.append("lambda_n is left out: it was not asked for")
         return {}
-    reference = train_reference(view.config, view.world, steps)
+    reference = train_reference(view.config, view.split, steps)
     on_public = risk(reference, view.public, view.public_labels)
     return {client: risk(reference, *own) + on_public for client, own in view.private.items()}

@@ -14,8 +14,8 @@ from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError
 from fedal.records.checkpoint import load_newest
 from fedal.records.run import Run
-from fedal.simulate.assemble import OwnModels, assemble
-from fedal.simulate.prepare import restore_world
+from fedal.simulate.assemble import CustomModels, assemble
+from fedal.simulate.prepare import restore_split
 from fedal.theory.instruments import INSTRUMENTS, Panel
 from fedal.theory.view import FederationView
 
@@ -33,7 +33,7 @@ def restored(
     *,
     data: Dataset | None = None,
     public: NDArray[np.float32] | None = None,
-    models: OwnModels | None = None,
+    models: CustomModels | None = None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Restored]:
     """The run at its newest sound checkpoint. Nothing that is done with it reaches the folder."""
@@ -42,9 +42,9 @@ def restored(
         raise ConfigError(f"{run.path} has no checkpoint yet. Play it first: `fedal resume {run.path}`.")
     rounds, state = found
     config = run.config.with_(stacked=False)  # the instruments look into single learners
-    world = restore_world(config, run.folder.partition, data, public)
+    split = restore_split(config, run.folder.partition, data, public)
     with thread_workers(config.workers) as workers:
-        assembly = assemble(config, world, workers, own_models=models)
+        assembly = assemble(config, split, workers, custom_models=models)
         assembly.federation.load_state_dict(state)
         del found, state  # they would hold the whole checkpoint in memory
         panel = Panel(tuple(INSTRUMENTS), assembly.view)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedal import methods as known_methods
 from fedal.campaigns.job import Job, Watcher, refuse_other_runs
-from fedal.campaigns.pool import JobOutcome, play_jobs
+from fedal.campaigns.pool import JobOutcome, run_jobs
 from fedal.config import Config, unknown_setting
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError, NotApplicableError
@@ -91,7 +91,7 @@ class ComparisonPlan:
             runs.sort(key=lambda run: run.config.seed)
             rows.append(MethodRuns(name, runs, reasons[-1] if reasons else self.not_applicable.get(name)))
         configs = {name: jobs[-1].config for name, jobs in self.jobs.items() if jobs}
-        comparison = Comparison(self.path, self.seeds, rows, unequal(configs))
+        comparison = Comparison(self.path, self.seeds, rows, comparability_notes(configs))
         comparison.write_csv()
         return comparison
 
@@ -111,7 +111,7 @@ def compare(
     `settings` are those of `Config`; an option that only some of the methods have goes to those.
     """
     plan = plan_comparison(methods, seeds, Path(out), dict(settings or {}))
-    return plan.conclude(play_jobs(plan.all_jobs, jobs, watch=watch, should_stop=should_stop))
+    return plan.conclude(run_jobs(plan.all_jobs, jobs, watch=watch, should_stop=should_stop))
 
 
 def plan_comparison(
@@ -151,7 +151,7 @@ def plan_comparison(
     return plan
 
 
-def unequal(configs: Mapping[str, Config]) -> list[str]:
+def comparability_notes(configs: Mapping[str, Config]) -> list[str]:
     """What a reader must know before comparing the rows: unlike schedules, unlike work, unlike models."""
     tau = {name: config.tau for name, config in configs.items()}
     work = {

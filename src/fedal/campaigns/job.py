@@ -9,9 +9,9 @@ from typing import Any
 
 from fedal.config import Config, read_toml
 from fedal.errors import ConfigError, FolderInUseError, NotApplicableError
-from fedal.own_code import named_code
 from fedal.records.folder import RunFolder
 from fedal.simulate.prepare import load_dataset, public_size, resolved
+from fedal.user_code import named_code
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _first_difference(keys: Iterable[str], saved: Mapping[str, Any], wanted: Map
     return ""
 
 
-def play_job(
+def run_job(
     job: Job, tell: Callable[[str, Any], None], should_stop: Callable[[], bool], most_workers: int = 0
 ) -> Answer:
     """Plays or completes one run; gives what came of it and raises nothing.

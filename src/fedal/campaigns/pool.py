@@ -20,7 +20,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from fedal.campaigns.job import Answer, Job, Watcher, play_job
+from fedal.campaigns.job import Answer, Job, Watcher, run_job
 from fedal.errors import ConfigError, FedalError, FolderInUseError, RunError, Stopped
 from fedal.machine import available_cores
 from fedal.records.run import Run
@@ -45,7 +45,7 @@ def raise_failure(outcome: JobOutcome) -> None:
         raise outcome.failure
 
 
-def play_jobs(
+def run_jobs(
     jobs: Sequence[Job],
     at_once: int = 0,
     *,
@@ -65,9 +65,9 @@ def play_jobs(
     queue.settle_finished()
     at_once = min(at_once or cores, len(queue.waiting))
     if at_once > 1 or always_apart:
-        _Crew(queue, at_once, max(1, cores // max(1, at_once))).play()
+        _Crew(queue, at_once, max(1, cores // max(1, at_once))).run()
     else:
-        _play_here(queue)
+        _run_here(queue)
     if queue.waiting:
         raise Stopped("stopped; what is finished is kept. Type the same command again to continue.")
     return [queue.outcomes[place] for place in range(len(jobs))]
@@ -137,11 +137,11 @@ class _Queue:
             self.tell(place, "warned", "another process plays it at the moment; it is waited for after all others")
 
 
-def _play_here(queue: _Queue) -> None:
+def _run_here(queue: _Queue) -> None:
     while queue.waiting and not queue.should_stop():
         place = queue.take()
         if place is not None:
-            queue.settle(place, play_job(queue.jobs[place], partial(queue.tell, place), queue.should_stop))
+            queue.settle(place, run_job(queue.jobs[place], partial(queue.tell, place), queue.should_stop))
         elif queue.waiting:
             time.sleep(POLL_S)
 
@@ -154,7 +154,7 @@ class _Crew:
         self._busy: dict[Connection, _Worker] = {}
         self._idle: list[_Worker] = []
 
-    def play(self) -> None:
+    def run(self) -> None:
         queue = self._queue
         try:
             while self._busy or (queue.waiting and not queue.should_stop()):
@@ -259,7 +259,7 @@ def _work(pipe: Connection) -> None:
     with suppress(EOFError):  # sent home
         while (task := pipe.recv()) is not None:
             # Nothing is said to a worker at work but that it shall stop.
-            answer = play_job(task[0], tell, pipe.poll, task[1])
+            answer = run_job(task[0], tell, pipe.poll, task[1])
             if isinstance(answer, Exception) and not isinstance(answer, FedalError):  # may not survive the journey
                 answer = RuntimeError("".join(traceback.format_exception(answer)))
             tell(ENDED, answer)

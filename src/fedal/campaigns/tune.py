@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedal import methods
 from fedal.campaigns.job import Job, Watcher, refuse_other_runs
-from fedal.campaigns.pool import JobOutcome, play_jobs, raise_failure
+from fedal.campaigns.pool import JobOutcome, raise_failure, run_jobs
 from fedal.config import Config, merge_settings, parse_assignments
 from fedal.durable import write_texts
 from fedal.errors import ConfigError, FedalError, NonFiniteError
@@ -123,7 +123,7 @@ class Search:
         for stage in stages:
             kept = dict(self.tuning.best.values) if self.tuning.trials else {}
             combinations = itertools.product(*stage.values())
-            self._play([{**kept, **dict(zip(stage, each, strict=True))} for each in combinations])
+            self._run([{**kept, **dict(zip(stage, each, strict=True))} for each in combinations])
         return self.tuning
 
     def sample(self, space: Mapping[str, Range | Sequence[Any]], trials: int) -> Tuning:
@@ -134,18 +134,18 @@ class Search:
         """
         sampler = Sampler(space, int(self.settings.get("seed", 0)))
         while (done := len(self.tuning.trials)) < trials:
-            self._play([sampler.ask() for _ in range(min(SAMPLED_AT_ONCE, trials - done))])
+            self._run([sampler.ask() for _ in range(min(SAMPLED_AT_ONCE, trials - done))])
             for trial in self.tuning.trials[done:]:
                 sampler.tell(trial)
         return self.tuning
 
-    def _play(self, planned: Sequence[Mapping[str, Any]]) -> None:
+    def _run(self, planned: Sequence[Mapping[str, Any]]) -> None:
         """Checks these settings, plays what is missing of their trials and appends them, scored, in this order."""
         jobs = [self._job(values) for values in planned]
         refuse_other_runs(jobs)
         unscored = {job.name: job for job in jobs if not (job.folder / SCORE).exists()}  # a sampler may repeat itself
         missing = list(unscored.values())
-        play_jobs(missing, self.jobs, watch=self.watch, should_stop=self.should_stop, ended=self._note_score)
+        run_jobs(missing, self.jobs, watch=self.watch, should_stop=self.should_stop, ended=self._note_score)
         for values, job in zip(planned, jobs, strict=True):
             self.tuning.trials.append(self._scored(values, job))
 
@@ -185,11 +185,11 @@ def evaluate(run: Run, objective: Objective) -> float:
     """What a trial is judged by. `test` chooses settings by the test set, whose accuracy then claims too much."""
     if objective == "test":
         return float(run.final["test_accuracy"])
-    from fedal.simulate.prepare import restore_world
+    from fedal.simulate.prepare import restore_split
 
-    world = restore_world(run.config, run.folder.partition)
-    x, y = world.dataset.train_x, world.dataset.train_y
-    return mean(_accuracy(run, client, x[own], y[own]) for client, own in world.clients.items())
+    split = restore_split(run.config, run.folder.partition)
+    x, y = split.dataset.train_x, split.dataset.train_y
+    return mean(_accuracy(run, client, x[own], y[own]) for client, own in split.clients.items())
 
 
 def _accuracy(run: Run, client: str, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:

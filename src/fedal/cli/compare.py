@@ -9,7 +9,7 @@ import typer
 
 from fedal import methods as known
 from fedal.campaigns.compare import Comparison
-from fedal.campaigns.compare import compare as play
+from fedal.campaigns.compare import compare as run_comparison
 from fedal.cli.options import Jobs, Quiet, Said, takes_settings
 from fedal.cli.printing import print_table
 from fedal.cli.screen import Screen
@@ -40,7 +40,7 @@ def compare(
     options = values.pop("options", {})
     values = (options if isinstance(options, dict) else {"options": options}) | values
     with Screen(quiet).live() as screen:
-        result = play(
+        result = run_comparison(
             [name.strip() for name in methods.split(",")], seeds, out, values, jobs=jobs, watch=screen.watch,
             should_stop=screen.should_stop,
         )  # fmt: skip

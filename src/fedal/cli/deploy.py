@@ -31,11 +31,11 @@ def serve(config: FederationFile, insecure: Insecure = False) -> None:
     plan = plan_federation(*load_federation(config))
 
     from fedal.deploy.service import log_line
-    from fedal.deploy.service import serve as play
+    from fedal.deploy.service import serve as run_server
 
     should_stop = stop_on_request(lambda text: log_line("stopping", text=text), (signal.SIGINT, signal.SIGTERM))
     try:
-        play(plan, insecure=insecure, should_stop=should_stop)
+        run_server(plan, insecure=insecure, should_stop=should_stop)
     except Stopped as stopped:
         log_line("stopped", text=str(stopped))
         raise typer.Exit(130) from None
@@ -64,9 +64,9 @@ def join(
     found = _invitation(invitation or Path(name), insecure, name)
 
     from fedal.deploy.entering import SitePlan
-    from fedal.deploy.site import join as play
+    from fedal.deploy.site import join as run_site
 
-    play(
+    run_site(
         SitePlan(
             server, name, data, state or Path(f"{name}-state"), model, found, federation, save, share_metrics, restart,
             patience,

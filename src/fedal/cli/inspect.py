@@ -16,7 +16,7 @@ from fedal.records.numbers import duration, size
 from fedal.records.run import Run
 from fedal.report.page import write_report
 from fedal.report.tensorboard import mirror
-from fedal.simulate.prepare import default_partition, prepare_world
+from fedal.simulate.prepare import default_partition, prepare_split
 
 if TYPE_CHECKING:
     from fedal.analysis.analyse import Analysis
@@ -34,22 +34,22 @@ def partition(
 ) -> None:
     """Show who would own what: a client x class table and a bubble chart."""
     config = said.config()
-    world = prepare_world(config)
-    counts = world.class_counts()
-    names = world.dataset.class_names or tuple(str(k) for k in range(world.dataset.n_classes))
+    split = prepare_split(config)
+    counts = split.class_counts()
+    names = split.dataset.class_names or tuple(str(k) for k in range(split.dataset.n_classes))
     rule = config.partition or default_partition(config)
-    title = f"{world.dataset.name}, {len(counts)} clients, {rule}"
+    title = f"{split.dataset.name}, {len(counts)} clients, {rule}"
     title += f", alpha {config.alpha:g}" if rule.startswith("dirichlet") else ""
     rows = [
         [client, *(f"{count:,}" if count else "·" for count in row), f"{row.sum():,}", str((row > 0).sum())]
-        for client, row in zip(world.clients, counts, strict=True)
+        for client, row in zip(split.clients, counts, strict=True)
     ]
     rows.append(
         ["all", *(f"{count:,}" for count in counts.sum(0)), f"{counts.sum():,}", str((counts.sum(0) > 0).sum())]
     )
     print_table(f"{title}, seed {config.seed}", ["client", *names, "all", "classes"], rows, numbers=True)
-    print(f"public samples: {len(world.public_x):,}; training samples that nobody gets: {world.leftovers:,}")
-    files = save(draw_bubbles(counts, list(world.clients), names, title), out / "partition")
+    print(f"public samples: {len(split.public_x):,}; training samples that nobody gets: {split.leftovers:,}")
+    files = save(draw_bubbles(counts, list(split.clients), names, title), out / "partition")
     print("chart: " + ", ".join(map(str, files)))
 
 

@@ -9,7 +9,7 @@ import typer
 
 from fedal.campaigns.paper.entries import ENTRIES, find
 from fedal.campaigns.paper.outcome import HEADS
-from fedal.campaigns.paper.run import choose_data, minutes, play
+from fedal.campaigns.paper.reproduce import choose_data, minutes, reproduce
 from fedal.cli.options import Jobs, Quiet
 from fedal.cli.printing import print_table, warn
 from fedal.cli.screen import Screen
@@ -38,7 +38,7 @@ def paper(
     from fedal.figures.paper import draw
 
     with Screen(quiet).live() as screen:
-        outcome = play(
+        outcome = reproduce(
             entry, cast(Literal["small", "full"], scale), out, seeds=seeds, jobs=jobs, watch=screen.watch,
             should_stop=screen.should_stop,
         )  # fmt: skip

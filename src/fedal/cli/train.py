@@ -24,10 +24,10 @@ def run(said: Said, out: Out = None, quiet: Quiet = False) -> None:
     """Train one federation and write a run folder."""
     config = said.config()
 
-    from fedal.simulate.run import run as play
+    from fedal.simulate.run import run as start
 
     with Screen(quiet).live() as screen:
-        result = play(config, out, listener=_listener(screen, config.method))
+        result = start(config, out, listener=_listener(screen, config.method))
     print(f"{verdict(result.final)}\nrun folder: {result.path}")
 
 
@@ -43,10 +43,10 @@ def resume(
         print(f"{folder} is already complete. Extend it with `fedal resume {folder} --iterations N`.")
         return
 
-    from fedal.simulate.run import resume as play_on
+    from fedal.simulate.run import resume as continue_run
 
     with Screen(quiet).live() as screen:
-        result = play_on(folder, iterations=iterations, trust=trust, listener=_listener(screen, config.method))
+        result = continue_run(folder, iterations=iterations, trust=trust, listener=_listener(screen, config.method))
     print(f"{verdict(result.final)}\nrun folder: {result.path}")
 
 

@@ -13,7 +13,7 @@ from fedal import data
 from fedal.data.partition import PARTITIONS
 from fedal.facts import facts_of
 
-OTHER_WORDS = {"learning_rate": "lr", "model": "models", "num_clients": "clients", "n_clients": "clients"}
+ALIASES = {"learning_rate": "lr", "model": "models", "num_clients": "clients", "n_clients": "clients"}
 """What people call a setting elsewhere -> what it is called here."""
 
 WRONG_TYPE = ("tuple_type", "int_type", "int_parsing", "string_type", "bool_type", "bool_parsing")
@@ -23,7 +23,7 @@ TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # how
 
 def unknown_setting(key: str, known: Sequence[str], methods: Iterable[str]) -> str:
     """What to say about a key that is neither a setting nor an option of these methods."""
-    near = [OTHER_WORDS[key]] if key in OTHER_WORDS else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    near = [ALIASES[key]] if key in ALIASES else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
     return f"{key}: no such setting, and no option of {', '.join(methods)}. {hint}"
 

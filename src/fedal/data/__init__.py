@@ -7,10 +7,10 @@ what they need when they run.
 from __future__ import annotations
 
 from fedal.data.check import is_installed
+from fedal.data.custom import from_dataset, from_tensors, load_npz, load_public_npz
 from fedal.data.dataset import Dataset
 from fedal.data.folder import data_folder
 from fedal.data.loading import load
-from fedal.data.own import from_dataset, from_tensors, load_npz, load_public_npz
 from fedal.data.source import Source
 from fedal.data.sources import SOURCES
 from fedal.data.sources import find as describe

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedal.config import Config
-from fedal.data.own import load_npz
+from fedal.data.custom import load_npz
+from fedal.data.split import Task
 from fedal.data.streams import Samples
-from fedal.data.world import Task
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import CHUNK_BYTES, SERVICE
 from fedal.deploy.codec import Reader
@@ -35,12 +35,12 @@ from fedal.errors import ConfigError, DataError, FedalError
 from fedal.facts import told_to_sites
 from fedal.learners.base import Learner
 from fedal.metrics import accuracy
-from fedal.models.own import call_any_factory, load_factory
-from fedal.own_code import is_import_path, named_code
+from fedal.models.custom import call_any_factory, load_factory
 from fedal.precision import dtype_of
 from fedal.seeding import torch_seeded
 from fedal.simulate.build import axis_lengths, build_client, build_learner, model_of, private_data
 from fedal.simulate.checks import refuse_misfits
+from fedal.user_code import is_import_path, named_code
 
 MAX_PUBLIC_BYTES = 1 << 31
 MIN_SAMPLES = 8

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from fedal import data as data_sources
 from fedal.config import Config
-from fedal.data.world import Task
+from fedal.data.split import Task
 from fedal.deploy.settings import Deployment
 from fedal.errors import ConfigError
-from fedal.own_code import named_code
-from fedal.simulate.prepare import prepare_world
+from fedal.simulate.prepare import prepare_split
+from fedal.user_code import named_code
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ def plan_federation(config: Config, deployment: Deployment) -> ServerPlan:
     if deployment.n_classes is not None and config.public is not None:
         public_x = data_sources.load_public_npz(config.public)
         return ServerPlan(config, deployment, Task("own", public_x.shape[1:], deployment.n_classes), public_x)
-    world = prepare_world(config)
-    return ServerPlan(config, deployment, world.task, world.public_x)
+    split = prepare_split(config)
+    return ServerPlan(config, deployment, split.task, split.public_x)
 
 
 def manifest(public_x: NDArray[Any]) -> str:

@@ -19,8 +19,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from fedal.deploy import fedal_pb2 as pb
+from fedal.deploy.callbacks import Callbacks
 from fedal.deploy.channel import CHUNK_BYTES, KEEPALIVE, PROTOCOL_MAJOR, SERVICE, refuse_plain_text_abroad
-from fedal.deploy.desk import Desk
 from fedal.deploy.pki.authority import OPERATOR, identity_uri
 from fedal.deploy.pki.identity import ServerIdentity, serial_of
 from fedal.deploy.refusals import Code, Refused
@@ -87,21 +87,21 @@ class _Stream:
         return self._delivered.popleft()
 
 
-class Reception:
+class GrpcServer:
     """Listens on an address until it is closed."""
 
-    def __init__(self, desk: Desk, address: str, identity: ServerIdentity | None, largest: int) -> None:
+    def __init__(self, callbacks: Callbacks, address: str, identity: ServerIdentity | None, largest: int) -> None:
         if identity is None:
             refuse_plain_text_abroad(address)
-        self._desk, self._address, self._identity, self._largest = desk, address, identity, largest
-        self._federation = desk.plan.deployment.federation
+        self._callbacks, self._address, self._identity, self._largest = callbacks, address, identity, largest
+        self._federation = callbacks.plan.deployment.federation
         self._server: Any = None
         self.port = 0
 
     def open(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._outbox = _Outbox(self._loop)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fedal-reception", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fedal-grpc", daemon=True)
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
@@ -130,7 +130,7 @@ class Reception:
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             *KEEPALIVE,
         ]
-        limit = 4 * len(self._desk.seats) + 8
+        limit = 4 * len(self._callbacks.seats) + 8
         self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limit)
         handlers = {
             "Join": grpc.stream_stream_rpc_method_handler(self._join, None, pb.FromServer.SerializeToString),
@@ -163,13 +163,13 @@ class Reception:
             first = _parsed(await asyncio.wait_for(anext(aiter(requests)), HELLO_S))
             refuse_revoked = self._revocation(context)
             seat = self._let_in(first, context)
-            seat.connect(stream, first.hello, self._desk.welcome())
-            self._desk.log("joined", site=seat.site)
+            seat.connect(stream, first.hello, self._callbacks.welcome())
+            self._callbacks.log("joined", site=seat.site)
             async for message in requests:
                 refuse_revoked()
                 seat.take(_parsed(message), stream)
         except Refused as refused:
-            self._desk.log("refused", site=seat.site if seat else "", code=refused.code, text=refused.text)
+            self._callbacks.log("refused", site=seat.site if seat else "", code=refused.code, text=refused.text)
             stream.refuse(refused)
             if seat is not None:
                 seat.refuse(str(refused), stream)
@@ -179,7 +179,7 @@ class Reception:
             stream.close()
             if seat is not None:
                 seat.disconnect(stream)
-                self._desk.log("disconnected", site=seat.site)
+                self._callbacks.log("disconnected", site=seat.site)
 
     def _let_in(self, first: pb.FromSite, context: Any) -> Seat:
         if first.WhichOneof("body") != "hello":
@@ -193,13 +193,13 @@ class Reception:
         if hello.federation != self._federation:
             raise Refused(Code.WRONG_FEDERATION, f"this is federation {self._federation}.")
         site = self._caller(context, hello.site)
-        if site not in self._desk.seats:
+        if site not in self._callbacks.seats:
             raise Refused(Code.NOT_IN_ROSTER, "this site is not in the roster of the federation.")
         if hello.site != site:
             raise Refused(Code.WRONG_IDENTITY, f"the certificate is of {site}; the message says otherwise.")
-        seat = self._desk.seats[site]
+        seat = self._callbacks.seats[site]
         seat.refuse_second(hello.session)
-        self._desk.admit(hello)
+        self._callbacks.admit(hello)
         return seat
 
     def _revocation(self, context: Any) -> Callable[[], None]:
@@ -225,20 +225,20 @@ class Reception:
 
     async def _public_set(self, request: pb.PublicSetRequest, context: Any) -> AsyncIterator[pb.Chunk]:
         await self._abort_strangers(context)
-        raw = np.ascontiguousarray(self._desk.plan.public_x).tobytes()
+        raw = np.ascontiguousarray(self._callbacks.plan.public_x).tobytes()
         for start in range(0, len(raw), CHUNK_BYTES):
             yield pb.Chunk(data=raw[start : start + CHUNK_BYTES])
 
     async def _status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:
         await self._abort_strangers(context)
-        return self._desk.status()
+        return self._callbacks.status()
 
     async def _abort_strangers(self, context: Any) -> None:
         try:
             site = self._caller(context, OPERATOR)
         except Refused as refused:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refused))
-        if site != OPERATOR and site not in self._desk.seats:
+        if site != OPERATOR and site not in self._callbacks.seats:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{Code.NOT_IN_ROSTER}: not in the roster.")
 
 

@@ -20,16 +20,16 @@ import torch
 
 from fedal.data.streams import Samples
 from fedal.deploy import fedal_pb2 as pb
+from fedal.deploy.callbacks import Callbacks
 from fedal.deploy.channel import CONTROL_BYTES
 from fedal.deploy.codec import Reader, largest_message
-from fedal.deploy.desk import Desk
 from fedal.deploy.journal import Journal
 from fedal.deploy.pki.identity import ServerIdentity
 from fedal.deploy.plan import ServerPlan
 from fedal.deploy.player import InTurn, ReadWire, SitePlayer, upload_check
 from fedal.deploy.refusals import Code
 from fedal.deploy.seats import RoundLost, Seat
-from fedal.deploy.server import Reception
+from fedal.deploy.server import GrpcServer
 from fedal.errors import Stopped
 from fedal.machine import refuse_windows
 from fedal.methods.server import Uploads
@@ -81,17 +81,17 @@ class Service:
         check = upload_check(Reader(method.up, sizes, dtype), self.server.expected_batch)
         self.seats = {name: Seat(name, deployment.policy, check, deployment.deadline_s) for name in config.client_names}
         self._players = {name: SitePlayer(seat) for name, seat in self.seats.items()}
-        workers = InTurn(lambda: self.reception.flush())
+        workers = InTurn(lambda: self.grpc_server.flush())
         self._federation = build_federation(config, self._players.values(), self.server, self.wire, workers)
         self._federation.watch.exchanged = self._refuse_small_cohort
         self.journal = Journal(plan, self._federation, log)
         self.folder = self.journal.folder
-        self.desk = Desk(plan, width, self.seats, self.wire, self.journal, log)
+        self.callbacks = Callbacks(plan, width, self.seats, self.wire, self.journal, log)
         identity = None if insecure else ServerIdentity(Path(deployment.certificates), log)
         largest = largest_message(method.up, sizes, deployment.max_message_bytes)
-        self.reception = Reception(self.desk, deployment.listen, identity, max(largest, CONTROL_BYTES))
+        self.grpc_server = GrpcServer(self.callbacks, deployment.listen, identity, max(largest, CONTROL_BYTES))
 
-    def play(self) -> None:
+    def run(self) -> None:
         """Serves until the last round is committed and every site has its model."""
         self.folder.create()
         with self.folder.locked():
@@ -100,23 +100,23 @@ class Service:
                 return
             try:
                 self.journal.open()
-                self.reception.open()
-                run, sha256 = self.journal.run, self.desk.plan.public_sha256
-                self._log("listening", port=self.reception.port, run=run, public_sha256=sha256)
+                self.grpc_server.open()
+                run, sha256 = self.journal.run, self.callbacks.plan.public_sha256
+                self._log("listening", port=self.grpc_server.port, run=run, public_sha256=sha256)
                 try:
-                    self._play_on()
+                    self._run_rounds()
                 finally:
-                    self.reception.close()
+                    self.grpc_server.close()
             finally:
                 self.journal.close()
 
-    def _play_on(self) -> None:
+    def _run_rounds(self) -> None:
         waits = self._deployment.policy == "wait"
         restore = waits
         while self.journal.rounds < self._config.total_rounds:
             self._gather()
             try:
-                self._play_round(restore)
+                self._run_round(restore)
                 restore = False
             except RoundLost as lost:
                 self._log("round lost", reason=str(lost), returns_to=self.journal.committed)
@@ -129,17 +129,17 @@ class Service:
                     self.journal.raise_incarnation()
         self._finish()
 
-    def _play_round(self, restore: bool) -> None:
+    def _run_round(self, restore: bool) -> None:
         t, total = self.journal.rounds, self._config.total_rounds
         save, report = self.journal.is_due(t + 1) or self._should_stop(), self.journal.is_reported(t)
         for player in self._players.values():
             player.next_round = pb.Begin(
                 incarnation=self.journal.incarnation, round=t, restore=restore, save=save, report=report
             )  # fmt: skip
-        self.desk.state = "training"
+        self.callbacks.state = "training"
         absent = {name for name, seat in self.seats.items() if not seat.connected}
         skips = absent and self._deployment.policy == "continue"
-        present = self._federation.play_round(t, (lambda n, exchange: exchange == 0 and n in absent) if skips else None)
+        present = self._federation.run_round(t, (lambda n, exchange: exchange == 0 and n in absent) if skips else None)
         if len(present) < self._deployment.min_clients and self._config.method_object().exchanges:
             raise RoundLost(f"{Code.COHORT_TOO_SMALL}: {len(present)} sites are left")
         self.journal.rounds = t + 1
@@ -162,7 +162,7 @@ class Service:
             if self._should_stop():
                 raise Stopped(f"stopped after round {rounds}. Continue with the same `fedal serve`.")
             if not told:
-                self.desk.state, told = f"waiting for {', '.join(missing)}", True
+                self.callbacks.state, told = f"waiting for {', '.join(missing)}", True
                 self._log("waiting", missing=missing)
             self.seats[missing[0]].wait_until(lambda seat: seat.connected, TICK_S)
 
@@ -173,11 +173,11 @@ class Service:
 
     def _finish(self) -> None:
         """Tells all sites that the run is over, and waits until each has written its model."""
-        self.desk.state, total = "finished", self._config.total_rounds
+        self.callbacks.state, total = "finished", self._config.total_rounds
         message = pb.FromServer(finished=pb.Finished(rounds=total))
         for seat in self.seats.values():
             seat.ask(message, None)
-        self.reception.flush()
+        self.grpc_server.flush()
         end = time.monotonic() + self._deployment.deadline_s
         for seat in self.seats.values():
             while not seat.wait_until(lambda seat: seat.left, TICK_S):
@@ -192,4 +192,4 @@ class Service:
 def serve(plan: ServerPlan, *, insecure: bool = False, should_stop: Callable[[], bool] = lambda: False) -> None:
     refuse_windows()
     torch.set_num_threads(1)  # 1 and 2 intra-op threads give different bits
-    Service(plan, insecure=insecure, should_stop=should_stop).play()
+    Service(plan, insecure=insecure, should_stop=should_stop).run()

@@ -49,7 +49,7 @@ class Site:
         self._finished = False
         self._rounds = 0
 
-    def play(self) -> None:
+    def run(self) -> None:
         """Takes part until the run is finished; a lost server is waited for."""
         torch.set_num_threads(1)  # 1 and 2 intra-op threads give different bits
         if not self._plan.data.exists():
@@ -67,7 +67,7 @@ class Site:
             while not self._finished:
                 obstacle: Refused | None = None
                 try:
-                    if self._talk():
+                    if self._run_stream():
                         lost_at, attempt, told = time.monotonic(), 0, False
                 except grpc.RpcError as error:
                     text = f"no connection to {self._plan.server} ({reason_of(error)}). Is the server running?"
@@ -85,7 +85,7 @@ class Site:
                     time.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
                     attempt += 1
 
-    def _talk(self) -> bool:
+    def _run_stream(self) -> bool:
         """One stream, from Hello to its end; whether the server let us in."""
         welcomed = False
         with open_channel(self._plan.server, self._plan.invitation, MAX_MESSAGE_BYTES) as channel:
@@ -248,4 +248,4 @@ def _run_of(path: Path) -> str:
 
 def join(plan: SitePlan, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:
     refuse_windows()
-    Site(plan, tell).play()
+    Site(plan, tell).run()

@@ -72,7 +72,7 @@ class Federation:
         self._workers = workers
         self._seconds: dict[str, float] = {}  # what each player's last step took
 
-    def play_round(self, t: int, is_absent: IsAbsent | None = None) -> list[str]:
+    def run_round(self, t: int, is_absent: IsAbsent | None = None) -> list[str]:
         """Plays round t and gives the clients that took part to its end.
 
         A client that misses an exchange is closed, keeps its weights, sits out the round and returns at the next.
@@ -99,23 +99,23 @@ class Federation:
             player.load_states({name: state["clients"][name] for name in player.states()})
 
     def _exchange(self, t: int, turns: list[_Turn], server: ServerRound, is_absent: IsAbsent | None) -> list[str]:
-        asks, _ = _send(server, None, t, 0)
+        expects_uploads, _ = _send(server, None, t, 0)
         for exchange in itertools.count():
             if is_absent is not None:
                 for turn in turns:
                     turn.missed = any(is_absent(n, exchange) for n in turn.player.names)
-                _let_go(turns)
+                _drop_absent(turns)
             if exchange == 0:
                 self._begin(t, turns)
             self._take_all(t, exchange, turns)
-            _let_go(turns)
-            _refuse_out_of_step(turns, asks, t, exchange)
-            if not asks:
+            _drop_absent(turns)
+            _refuse_out_of_step(turns, expects_uploads, t, exchange)
+            if not expects_uploads:
                 present = {n for turn in turns for n in turn.player.names}
                 return [n for n in self.roster if n in present]
             uploads = self._up(t, exchange, turns)
             self.watch.exchanged(uploads)
-            asks, replies = _send(server, uploads, t, exchange)
+            expects_uploads, replies = _send(server, uploads, t, exchange)
             self._down(t, exchange, turns, replies)
         raise AssertionError("unreachable")
 
@@ -124,7 +124,7 @@ class Federation:
             try:
                 turn.player.begin(t)
             except Exception as error:
-                raise _told(f'client "{turn.name}", round {t}', error) from error
+                raise _with_location(f'client "{turn.name}", round {t}', error) from error
 
     def _take_all(self, t: int, exchange: int, turns: list[_Turn]) -> None:
         def take(turn: _Turn) -> None:
@@ -134,7 +134,7 @@ class Federation:
             except MissedExchange:
                 turn.missed = True
             except Exception as error:
-                raise _told(f'client "{turn.name}", round {t}, exchange {exchange}', error) from error
+                raise _with_location(f'client "{turn.name}", round {t}, exchange {exchange}', error) from error
             self._seconds[turn.player.names[0]] = time.perf_counter() - began
 
         self._workers.map(take, turns, cost=lambda turn: self._seconds.get(turn.player.names[0], 0.0))
@@ -149,7 +149,7 @@ class Federation:
                 for n, upload in turn.said.uploads.items():
                     passed[n] = self.wire.up(n, upload, turn.said.batch, batch)
         except Exception as error:
-            raise _told(f"round {t}, exchange {exchange}", error) from error
+            raise _with_location(f"round {t}, exchange {exchange}", error) from error
         return {n: passed[n] for n in self.roster if n in passed}
 
     def _down(self, t: int, exchange: int, turns: list[_Turn], replies: Replies | None) -> None:
@@ -157,17 +157,17 @@ class Federation:
             for turn in turns:
                 turn.player.give({n: self.wire.down(n, _reply_to(n, replies)) for n in turn.player.names})
         except Exception as error:
-            raise _told(f"round {t}, exchange {exchange}", error) from error
+            raise _with_location(f"round {t}, exchange {exchange}", error) from error
 
 
-def _let_go(turns: list[_Turn]) -> None:
+def _drop_absent(turns: list[_Turn]) -> None:
     """Closes those who miss this exchange and takes them out of the round; a stack goes as a whole."""
     for turn in [turn for turn in turns if turn.missed]:
         turn.player.forget()
         turns.remove(turn)
 
 
-def _told(where: str, error: Exception) -> FedalError:
+def _with_location(where: str, error: Exception) -> FedalError:
     """The error with its place in front: a mistake that explains itself keeps its kind, others become RunError."""
     if isinstance(error, FedalError):
         return type(error)(f"{where}: {error}")
@@ -182,7 +182,7 @@ def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -
     except StopIteration as stop:
         return False, stop.value
     except Exception as error:
-        raise _told(f"server, round {t}, exchange {exchange}", error) from error
+        raise _with_location(f"server, round {t}, exchange {exchange}", error) from error
 
 
 def _reply_to(client_id: str, replies: Replies | None) -> Message:
@@ -191,9 +191,9 @@ def _reply_to(client_id: str, replies: Replies | None) -> Message:
     return replies[client_id]
 
 
-def _refuse_out_of_step(turns: list[_Turn], asks: bool, t: int, exchange: int) -> None:
+def _refuse_out_of_step(turns: list[_Turn], expects_uploads: bool, t: int, exchange: int) -> None:
     for turn in turns:
-        if asks != (turn.said is not None):
-            does, why = ("ended", "expects more") if asks else ("still sends", "is done")
+        if expects_uploads != (turn.said is not None):
+            does, why = ("ended", "expects more") if expects_uploads else ("still sends", "is done")
             what = f"{does} after {exchange} exchanges, the server {why}."
             raise OutOfStepError(f'round {t}: client "{turn.name}" {what}')

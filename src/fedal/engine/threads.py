@@ -16,7 +16,7 @@ from fedal.engine.heap import Heap
 from fedal.engine.loop import Item, Result
 from fedal.machine import available_cores
 
-CROWD = 32  # items of which so many keep something that the holes between are worth giving back
+TRIM_FROM = 32  # items of which so many keep something that the holes between are worth giving back
 
 
 class ThreadWorkers:
@@ -34,7 +34,7 @@ class ThreadWorkers:
         The longest start first, so that all threads end together; the order of the results is that of the items.
         """
         items = list(items)
-        crowded = len(items) >= CROWD
+        crowded = len(items) >= TRIM_FROM
 
         def work(item: Item) -> Result:
             result = function(item)

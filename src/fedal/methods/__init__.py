@@ -10,7 +10,7 @@ import importlib
 
 from fedal.errors import ConfigError
 from fedal.methods.method import Method
-from fedal.own_code import import_object, is_import_path
+from fedal.user_code import import_object, is_import_path
 
 MODULES = {
     "local": "fedal.methods.outputs.local",

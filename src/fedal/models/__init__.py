@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from fedal.errors import ConfigError, did_you_mean
 from fedal.lazy import torch
+from fedal.models.custom import call_factory, load_factory
 from fedal.models.output_width import check_output_width
-from fedal.models.own import call_factory, load_factory
-from fedal.own_code import is_import_path
+from fedal.user_code import is_import_path
 
 __all__ = ["MODELS", "ModelEntry", "build", "check_output_width", "find", "is_import_path", "largest", "suited_to"]
 

@@ -6,7 +6,7 @@ import copy
 
 from fedal.errors import ConfigError
 from fedal.lazy import torch
-from fedal.own_code import one_line
+from fedal.user_code import one_line
 
 
 def check_output_width(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from fedal.config import Config, load_config, read_toml
 from fedal.durable import TEMPORARY, write_atomically
 from fedal.errors import CheckpointError, ConfigError, FolderInUseError
-from fedal.own_code import named_code
+from fedal.user_code import named_code
 
 LOCK = "run.lock"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fedal.errors import ConfigError, FedalError
-from fedal.own_code import is_import_path
 from fedal.records.folder import RunFolder
 from fedal.records.statistics import final_row
+from fedal.user_code import is_import_path
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

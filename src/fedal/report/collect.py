@@ -24,8 +24,8 @@ from fedal.records.folder import RunFolder
 from fedal.records.statistics import Row, final_row
 
 DEPTH = 3  # folders of comparisons lie this deep below the one that is asked for
-MOST_BYTES = 200_000_000  # of one file
-MOST_COUNTS = 10_000_000  # bytes of the client x class table
+MAX_BYTES = 200_000_000  # of one file
+MAX_COUNTS = 10_000_000  # bytes of the client x class table
 LONGEST_TEXT = 500
 TEXTS = {"phase", "client", "model"}  # of a row; all else are numbers
 
@@ -181,8 +181,8 @@ def _part(record: Record, path: Path, parse: Callable[[Path], Any], otherwise: A
 
 
 def _text(path: Path) -> str:
-    if path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"it is larger than {MOST_BYTES // 1_000_000} MB")
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES // 1_000_000} MB")
     return path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -259,7 +259,7 @@ def _class_counts(path: Path) -> tuple[list[str], list[list[int]]]:
     """The clients, and the client x class table: one row per client and one column per class."""
     with zipfile.ZipFile(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
-        if archive.getinfo("class_counts.npy").file_size > MOST_COUNTS:
+        if archive.getinfo("class_counts.npy").file_size > MAX_COUNTS:
             raise ValueError("the table is too large")
     with np.load(path, allow_pickle=False) as arrays:
         counts = arrays["class_counts"]

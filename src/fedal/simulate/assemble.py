@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from fedal.config import Config
+from fedal.data.split import DataSplit
 from fedal.data.streams import PrivateData, PrivateStack, Samples
-from fedal.data.world import World
 from fedal.engine.loop import Federation, Watch, Workers
 from fedal.engine.player import Elsewhere, LocalPlayer, PhaseDone, Player, StackPlayer
 from fedal.learners.base import Learner
@@ -35,7 +35,7 @@ from fedal.simulate.stacking import stacks
 from fedal.theory.view import FederationView
 from fedal.wire import Wire
 
-OwnModels = Mapping[str, nn.Module | Learner]
+CustomModels = Mapping[str, nn.Module | Learner]
 """client -> a module to train, or a learner of any framework."""
 
 
@@ -50,20 +50,20 @@ class Assembly:
 
 
 class _Staged:
-    """The inputs and labels of a world where the run computes, and the clients that use them."""
+    """The inputs and labels of a split where the run computes, and the clients that use them."""
 
-    def __init__(self, config: Config, world: World) -> None:
-        self._config, self._world = config, world
-        dtype, device, data = dtype_of(config.precision), config.device, world.dataset
-        self.train, self.public = (Samples(x, dtype, device) for x in (data.train_x, world.public_x))
+    def __init__(self, config: Config, split: DataSplit) -> None:
+        self._config, self._split = config, split
+        dtype, device, data = dtype_of(config.precision), config.device, split.dataset
+        self.train, self.public = (Samples(x, dtype, device) for x in (data.train_x, split.public_x))
         self.labels = torch.as_tensor(data.train_y, device=device)
 
     def private(self, client: str) -> PrivateData:
-        data, indices = self._world.dataset, self._world.clients[client]
+        data, indices = self._split.dataset, self._split.clients[client]
         return private_data(self._config, client, self.train, self.labels, indices, data.n_classes)
 
     def learner(self, client: str, model: str, own: nn.Module | Learner | None = None) -> Learner:
-        return build_learner(self._config, self._world.task, client, model, self.public, own)
+        return build_learner(self._config, self._split.task, client, model, self.public, own)
 
     def logic(self, client: str, learner: Learner, phase_done: PhaseDone) -> ClientLogic:
         told = partial(phase_done, client)
@@ -72,18 +72,18 @@ class _Staged:
 
 def assemble(
     config: Config,
-    world: World,
+    split: DataSplit,
     workers: Workers,
     *,
-    own_models: OwnModels | None = None,
+    custom_models: CustomModels | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> Assembly:
     """Everything is checked here that can be checked before training: widths, randomness, what learners can do."""
-    refuse_unfit_task(config, world.task)
-    own, method, watch = own_models or {}, config.method_object(), Watch()
-    staged = _Staged(config, world)
+    refuse_unfit_task(config, split.task)
+    own, method, watch = custom_models or {}, config.method_object(), Watch()
+    staged = _Staged(config, split)
     models = {
-        name: f"<{type(own[name]).__name__}>" if name in own else model_of(config, name, table.model, world.task)
+        name: f"<{type(own[name]).__name__}>" if name in own else model_of(config, name, table.model, split.task)
         for table in config.client_tables
         for name in [str(table.name)]
     }
@@ -94,21 +94,21 @@ def assemble(
     phase_done: PhaseDone = lambda client, phase: watch.phase_done(client, phase)  # noqa: E731 - it may be replaced
     players: list[Player]
     if elsewhere is None:
-        players = _players(config, world, models, learners, staged, phase_done)
+        players = _players(config, split, models, learners, staged, phase_done)
     else:
-        make = partial(build_clients, config.to_toml(), world, models)
+        make = partial(build_clients, config.to_toml(), split, models)
         remote = elsewhere.place(config.client_names, make, phase_done)
         learners = {player.names[0]: player.learner for player in remote}
         players = [*remote]
-    server = build_server(config, world.task, staged.public, models, width)
-    wire = Wire(method.up, method.down, axis_lengths(config, world.task, width), dtype_of(config.precision))
+    server = build_server(config, split.task, staged.public, models, width)
+    wire = Wire(method.up, method.down, axis_lengths(config, split.task, width), dtype_of(config.precision))
     federation = build_federation(config, players, server, wire, workers, watch)
-    return Assembly(federation, learners, models, FederationView(config, world, federation, learners, workers))
+    return Assembly(federation, learners, models, FederationView(config, split, federation, learners, workers))
 
 
 def _players(
     config: Config,
-    world: World,
+    split: DataSplit,
     models: Mapping[str, str],
     learners: Mapping[str, Learner],
     staged: _Staged,
@@ -120,7 +120,7 @@ def _players(
     for names in stacks(config, models):
         members = {name: single.pop(name) for name in names}
         together = StackedLearner(
-            [cast(TorchLearner, own) for own in members.values()], len(world.dataset.sample_shape)
+            [cast(TorchLearner, own) for own in members.values()], len(split.dataset.sample_shape)
         )
         private = PrivateStack([staged.private(name) for name in names])
 
@@ -134,8 +134,8 @@ def _players(
 
 
 def build_clients(
-    config_toml: str, world: World, models: Mapping[str, str], names: tuple[str, ...], phase_done: PhaseDone
+    config_toml: str, split: DataSplit, models: Mapping[str, str], names: tuple[str, ...], phase_done: PhaseDone
 ) -> dict[str, ClientLogic]:
     """Some of the clients, for a process that works for no others."""
-    staged = _Staged(Config(**tomllib.loads(config_toml)), world)
+    staged = _Staged(Config(**tomllib.loads(config_toml)), split)
     return {name: staged.logic(name, staged.learner(name, models[name]), phase_done) for name in names}

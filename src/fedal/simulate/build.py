@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from fedal.config import Config
+from fedal.data.split import Task
 from fedal.data.streams import PrivateData, PrivateStack, PublicData, Samples
-from fedal.data.world import Task
 from fedal.engine.loop import Federation, Watch, Workers
 from fedal.engine.player import Player
 from fedal.learners.base import Learner

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from fedal.config import Config
-from fedal.data.world import Task
+from fedal.data.split import Task
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.learners.base import VERBS, Learner
 from fedal.methods.method import Method

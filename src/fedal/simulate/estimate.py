@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from fedal.config import Config
-from fedal.data.world import World
+from fedal.data.split import DataSplit
 from fedal.engine.threads import thread_workers
 from fedal.learners.torch_learner import TorchLearner
 from fedal.machine import peak_memory
 from fedal.precision import dtype_of
 from fedal.simulate.assemble import Assembly, assemble
-from fedal.simulate.prepare import prepare_world
+from fedal.simulate.prepare import prepare_split
 from fedal.theory.instruments import Panel
 
-MOST_ROUNDS = 20
-FEWEST_ROUNDS = 3  # the first is warm-up: it is played and not counted
+MAX_ROUNDS = 20
+MIN_ROUNDS = 3  # the first is warm-up: it is played and not counted
 TRIAL_S = 10.0
 
 
@@ -59,17 +59,17 @@ class Estimate:
 def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
     """Plays warm-up rounds for about `trial_s` seconds and says what the whole run takes."""
     began = time.perf_counter()
-    world = prepare_world(config)
+    split = prepare_split(config)
     recorded = config.total_rounds * config.tau // config.eval_every
     with thread_workers(config.workers) as workers:
-        assembly = assemble(config, world, workers)
+        assembly = assemble(config, split, workers)
         view, federation = assembly.view, assembly.federation
         panel = Panel(config.instruments, view)
         start_s = time.perf_counter() - began
         times: list[float] = []
         up, down = [0], [0]
         while _wants_another(times, config, trial_s):
-            times.append(_timed(lambda: federation.play_round(len(up) - 1)))
+            times.append(_timed(lambda: federation.run_round(len(up) - 1)))
             up.append(federation.wire.up_bytes.total())
             down.append(federation.wire.down_bytes.total())
         view.evaluate_all(view.some_tests)  # warm-up
@@ -80,9 +80,9 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
         instruments_s = 0.0
         if config.instruments:
             federation.watch.phase_done = lambda client, phase: panel.trained(client)
-            with_them = _timed(panel.begins) + _timed(lambda: federation.play_round(len(times))) + _timed(panel.ends)
+            with_them = _timed(panel.begins) + _timed(lambda: federation.run_round(len(times))) + _timed(panel.ends)
             instruments_s = max(0.0, with_them - round_s[1])
-        memory = _memory(config, world, assembly)
+        memory = _memory(config, split, assembly)
     kinds = config.method_object().up + config.method_object().down
     return Estimate(
         config=config,
@@ -104,9 +104,9 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
 
 
 def _wants_another(times: list[float], config: Config, trial_s: float) -> bool:
-    if len(times) >= min(MOST_ROUNDS, config.total_rounds):
+    if len(times) >= min(MAX_ROUNDS, config.total_rounds):
         return False
-    return len(times) < FEWEST_ROUNDS or sum(times) + times[-1] < trial_s
+    return len(times) < MIN_ROUNDS or sum(times) + times[-1] < trial_s
 
 
 def _timed(action: Callable[[], object]) -> float:
@@ -122,10 +122,10 @@ def _extrapolated(totals: list[int], rounds: int) -> int:
     return totals[-1] + (rounds - len(totals) + 1) * (totals[-1] - totals[-2])
 
 
-def _memory(config: Config, world: World, assembly: Assembly) -> dict[str, int]:
+def _memory(config: Config, split: DataSplit, assembly: Assembly) -> dict[str, int]:
     """Bytes that can be accounted for, after training has begun (optimizers and anchors exist)."""
-    data, dtype = world.dataset, dtype_of(config.precision)
-    arrays = [data.train_x, data.test_x, world.public_x]
+    data, dtype = split.dataset, dtype_of(config.precision)
+    arrays = [data.train_x, data.test_x, split.public_x]
     staged = sum(x.size * dtype.itemsize for x in arrays if dtype != torch.float32 or (x.ndim == 4 and x.shape[1] > 1))
     learners = [learner for learner in assembly.learners.values() if isinstance(learner, TorchLearner)]
     return {

@@ -8,16 +8,16 @@ import numpy as np
 
 from fedal.config import Config
 from fedal.durable import replacing
-from fedal.simulate.prepare import prepare_world
+from fedal.simulate.prepare import prepare_split
 
 
 def export_sites(config: Config, out: Path) -> list[Path]:
     """The private data that each client of `fedal run` would have, as the .npz files of a deployment's sites."""
-    world = prepare_world(config)
-    data = world.dataset
+    split = prepare_split(config)
+    data = split.dataset
     out.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, indices in world.clients.items():
+    for name, indices in split.clients.items():
         paths.append(out / f"{name}.npz")
         with replacing(paths[-1]) as file:
             np.savez(

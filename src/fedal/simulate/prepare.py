@@ -12,11 +12,11 @@ from fedal import data as data_sources
 from fedal.config import Config
 from fedal.data.dataset import Dataset
 from fedal.data.partition import divide, draw_public
-from fedal.data.world import World, read_division
+from fedal.data.split import DataSplit, read_split
 from fedal.errors import CheckpointError, ConfigError, DataError
 from fedal.seeding import Indices, partition_generator
 
-MOST_PUBLIC = 1000  # samples of the public set, unless it is told or a fact of the data set
+MAX_PUBLIC = 1000  # samples of the public set, unless it is told or a fact of the data set
 
 
 def load_dataset(config: Config) -> Dataset:
@@ -27,11 +27,13 @@ def load_dataset(config: Config) -> Dataset:
         config.dataset,
         folder=config.data_folder,
         accept_unverified=config.accept_unverified,
-        max_users=needed and needed(len(config.client_names), config.public_size or MOST_PUBLIC),
+        max_users=needed and needed(len(config.client_names), config.public_size or MAX_PUBLIC),
     )
 
 
-def prepare_world(config: Config, dataset: Dataset | None = None, public_x: NDArray[np.float32] | None = None) -> World:
+def prepare_split(
+    config: Config, dataset: Dataset | None = None, public_x: NDArray[np.float32] | None = None
+) -> DataSplit:
     """Draws the public set first, then divides the rest; everything that does not fit is a clear error."""
     dataset = dataset or load_dataset(config)
     if public_x is None and config.public is not None:
@@ -71,15 +73,15 @@ def prepare_world(config: Config, dataset: Dataset | None = None, public_x: NDAr
         client_names=config.client_names,
     )
     clients = {name: rest[part] for name, part in zip(config.client_names, partition.clients, strict=True)}
-    return World(dataset, clients, public, public_x, partition.leftovers)
+    return DataSplit(dataset, clients, public, public_x, partition.leftovers)
 
 
-def restore_world(
+def restore_split(
     config: Config, path: Path, dataset: Dataset | None = None, public_x: NDArray[np.float32] | None = None
-) -> World:
+) -> DataSplit:
     """The division that was saved with a run; refused when the data are not the ones it was made for."""
     dataset = dataset or load_dataset(config)
-    division = read_division(path, dataset)
+    division = read_split(path, dataset)
     absent = [name for name in config.client_names if name not in division.clients]
     if absent:
         raise CheckpointError(f'{path}: cannot be read (there are no samples of client "{absent[0]}").')
@@ -90,14 +92,14 @@ def restore_world(
     if public_x is None:
         raise CheckpointError(f"{path}: this run used public inputs given in Python; pass them to resume() again.")
     clients = {name: division.clients[name] for name in config.client_names}
-    return World(dataset, clients, division.public, public_x, division.leftovers)
+    return DataSplit(dataset, clients, division.public, public_x, division.leftovers)
 
 
 def public_size(config: Config, dataset: Dataset) -> int:
     if config.public_size is not None:
         return config.public_size
     known = data_sources.SOURCES.get(dataset.name)
-    return (known and known.public_size) or min(MOST_PUBLIC, len(dataset.train_y) // 4)
+    return (known and known.public_size) or min(MAX_PUBLIC, len(dataset.train_y) // 4)
 
 
 def resolved(config: Config) -> dict[str, Any]:

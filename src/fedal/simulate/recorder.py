@@ -125,7 +125,7 @@ class Recorder:
         clients = {
             client: {
                 "model": self._models[client],
-                "private_samples": len(self._view.world.clients[client]),
+                "private_samples": len(self._view.split.clients[client]),
                 **values,
                 **on,
                 **(columns or {}).get(client, {}),

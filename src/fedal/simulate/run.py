@@ -24,11 +24,11 @@ from fedal.machine import refuse_windows
 from fedal.records.environment import describe_environment, environment_differences
 from fedal.records.folder import RunFolder
 from fedal.records.run import Run
-from fedal.simulate.assemble import OwnModels
-from fedal.simulate.prepare import prepare_world, restore_world
+from fedal.simulate.assemble import CustomModels
+from fedal.simulate.prepare import prepare_split, restore_split
 from fedal.simulate.session import Listener, Session
 
-MAX_LIVES = 10  # of one run whose actors die
+MAX_RESTARTS = 10  # of one run whose actors die
 
 
 def run(
@@ -37,7 +37,7 @@ def run(
     *,
     data: Dataset | None = None,
     public: NDArray[np.float32] | None = None,
-    models: OwnModels | None = None,
+    models: CustomModels | None = None,
     listener: Listener | None = None,
 ) -> Run:
     """Starts a new run in folder `out`. Mistakes are reported before anything is written."""
@@ -45,13 +45,13 @@ def run(
     folder = RunFolder(Path(out) if out is not None else default_folder(config))
     folder.refuse_if_taken()
     _refuse_unknown_clients(config, models)
-    world = prepare_world(config, data, public)
+    split = prepare_split(config, data, public)
     with _engine(config, models) as engine:
-        session = Session(config, folder, world, listener or Listener(), *engine, models, data is not None)
+        session = Session(config, folder, split, listener or Listener(), *engine, models, data is not None)
         folder.create()
         with folder.locked():
             folder.refuse_if_taken()
-            _play_to_the_end(session)
+            _run_to_completion(session)
     return Run(folder.path, trust=True, models=models)
 
 
@@ -62,7 +62,7 @@ def resume(
     trust: bool = False,
     data: Dataset | None = None,
     public: NDArray[np.float32] | None = None,
-    models: OwnModels | None = None,
+    models: CustomModels | None = None,
     listener: Listener | None = None,
 ) -> Run:
     """Continues a run from its newest sound checkpoint; with `iterations`, a finished run goes on to that length."""
@@ -82,12 +82,12 @@ def resume(
                 listener.warned(f"{difference}: the result may differ in bits from an uninterrupted run.")
             _refuse_forgotten_objects(saved, data, models)
         if folder.partition.exists():
-            world = restore_world(config, folder.partition, data, public)
+            split = restore_split(config, folder.partition, data, public)
         else:  # killed before it was written; it follows from the seed
-            world = prepare_world(config, data, public)
+            split = prepare_split(config, data, public)
         with _engine(config, models) as engine:
-            session = Session(config, folder, world, listener, *engine, models, data is not None)
-            _play_to_the_end(session, grows=grows)
+            session = Session(config, folder, split, listener, *engine, models, data is not None)
+            _run_to_completion(session, grows=grows)
     return Run(folder.path, trust=trust, models=models)
 
 
@@ -109,7 +109,7 @@ def _extended(config: Config, folder: RunFolder, iterations: int) -> Config:
     return longer
 
 
-def _refuse_unknown_clients(config: Config, models: OwnModels | None) -> None:
+def _refuse_unknown_clients(config: Config, models: CustomModels | None) -> None:
     unknown = sorted(set(models or {}) - set(config.client_names))
     if unknown:
         raise ConfigError(
@@ -117,7 +117,7 @@ def _refuse_unknown_clients(config: Config, models: OwnModels | None) -> None:
         )
 
 
-def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, models: OwnModels | None) -> None:
+def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, models: CustomModels | None) -> None:
     """Objects given in Python are not in the folder: they must be given again."""
     if saved.get("data_given_in_python") and data is None:
         raise ConfigError("this run was started in Python with its own data: call fedal.resume(path, data=...).")
@@ -130,7 +130,7 @@ def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, mo
 
 
 @contextmanager
-def _engine(config: Config, models: OwnModels | None) -> Iterator[tuple[ThreadWorkers, Elsewhere | None]]:
+def _engine(config: Config, models: CustomModels | None) -> Iterator[tuple[ThreadWorkers, Elsewhere | None]]:
     """Threads of this process, and the other processes that they speak to if the clients are there."""
     if config.engine == "threads":
         with thread_workers(config.workers) as workers:
@@ -149,14 +149,14 @@ def _engine(config: Config, models: OwnModels | None) -> Iterator[tuple[ThreadWo
         yield workers, cluster
 
 
-def _play_to_the_end(session: Session, *, grows: bool = False) -> None:
+def _run_to_completion(session: Session, *, grows: bool = False) -> None:
     """When a process of clients dies, the run goes on from the newest checkpoint, as a resumed one does."""
     for life in itertools.count(1):
         try:
-            session.play(grows=grows and life == 1)
+            session.run(grows=grows and life == 1)
             return
         except PlayerLost as lost:
-            if life == MAX_LIVES:
+            if life == MAX_RESTARTS:
                 raise
             session.listener.warned(f"{lost}. Going on from the newest checkpoint with new actors.")
             session = replace(session)  # assembled anew

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Self
 
 from fedal.config import Config
-from fedal.data.world import World
+from fedal.data.split import DataSplit
 from fedal.durable import sync_folder, write_atomically
 from fedal.engine.player import Elsewhere
 from fedal.engine.threads import ThreadWorkers
@@ -21,7 +21,7 @@ from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
 from fedal.records.environment import describe_environment
 from fedal.records.folder import RunFolder, write_json
 from fedal.records.rows import Record
-from fedal.simulate.assemble import OwnModels, assemble
+from fedal.simulate.assemble import CustomModels, assemble
 from fedal.simulate.checks import refuse_missing_device
 from fedal.simulate.prepare import resolved
 from fedal.simulate.recorder import Recorder
@@ -59,27 +59,27 @@ class Session:
 
     config: Config
     folder: RunFolder
-    world: World
+    split: DataSplit
     listener: Listener
     workers: ThreadWorkers
     elsewhere: Elsewhere | None  # other processes that the threads speak to if the clients are there
-    models: OwnModels | None = None
-    own_data: bool = False  # given in Python: not in the folder
+    models: CustomModels | None = None
+    custom_data: bool = False  # given in Python: not in the folder
 
     def __post_init__(self) -> None:
         refuse_missing_device(self.config.device)
         self._assembly = assemble(
-            self.config, self.world, self.workers, own_models=self.models, elsewhere=self.elsewhere
+            self.config, self.split, self.workers, custom_models=self.models, elsewhere=self.elsewhere
         )
         self._seconds_before = 0.0
         self._started = self._saved_at = time.monotonic()
         self._save_cost_s = 0.0
 
-    def play(self, *, grows: bool = False) -> None:
+    def run(self, *, grows: bool = False) -> None:
         """From the newest checkpoint to the end; a run that `grows` was planned shorter."""
         try:
             self._write_folder(grows)
-            self._play()
+            self._run_all()
         except Stopped:
             raise
         except Exception as error:
@@ -97,9 +97,9 @@ class Session:
         if grows or not self.folder.config.exists():
             write_atomically(self.folder.config, self._resolved().to_toml().encode())
         if not self.folder.partition.exists():
-            self.world.save(self.folder.partition)
+            self.split.save(self.folder.partition)
         if not self.folder.environment.exists():
-            data = self.world.dataset
+            data = self.split.dataset
             write_json(
                 self.folder.environment,
                 {
@@ -108,11 +108,11 @@ class Session:
                     "input_shape": list(data.sample_shape),
                     "n_classes": data.n_classes,
                     "data": f"{data.name}: {data.provenance}" if data.provenance else data.name,
-                    "data_given_in_python": self.own_data,
+                    "data_given_in_python": self.custom_data,
                 },
             )
 
-    def _play(self) -> None:
+    def _run_all(self) -> None:
         found = load_newest(self.folder.checkpoints, self.listener.warned)
         done, state = found if found is not None else (0, None)
         with closing(Record(self.folder, state["record_bytes"] if state else {})) as record:
@@ -124,17 +124,17 @@ class Session:
             del found, state  # its tensors are pages of the file, which would fill memory, and the disk after its end
             self.folder.checkpoints.mkdir(exist_ok=True)
             sync_folder(self.folder.path)  # new names must last as long as the checkpoint that counts their bytes
-            self._play_rounds(done, record, recorder)
+            self._run_rounds(done, record, recorder)
             final = recorder.final(self.config.total_rounds, self._seconds())  # after the last checkpoint: see `grows`
             record.sync()
         self._finish(final)
 
-    def _play_rounds(self, done: int, record: Record, recorder: Recorder) -> None:
+    def _run_rounds(self, done: int, record: Record, recorder: Recorder) -> None:
         tau, total = self.config.tau, self.config.total_rounds
         self.listener.started(done * tau, total * tau)
         for t in range(done, total):
             recorder.begin(t, last=t + 1 == total)
-            present = self._assembly.federation.play_round(t)
+            present = self._assembly.federation.run_round(t)
             recorder.end(t + 1, present, self._seconds())
             self.listener.advanced((t + 1) * tau, total * tau)
             stop = self.listener.should_stop()
@@ -183,5 +183,5 @@ class Session:
     def _resolved(self) -> Config:
         """The config with everything decided that was left to the data: what config.toml records."""
         stacked = resolve_stacked(self.config, self._assembly.model_names)
-        public = {} if self.world.public is None else {"public_size": len(self.world.public)}
+        public = {} if self.split.public is None else {"public_size": len(self.split.public)}
         return self.config.with_(**resolved(self.config), **public, stacked=stacked)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_SAMPLES = 500  # of each side
+MAX_SAMPLES = 500  # of each side
 FOLDS = 5
 
 
@@ -38,6 +38,6 @@ def proxy_a_distance(a: NDArray[Any], b: NDArray[Any], seed: int = 0) -> float:
 
 
 def _some(samples: NDArray[Any], draw: np.random.Generator) -> NDArray[Any]:
-    if len(samples) <= MOST_SAMPLES:
+    if len(samples) <= MAX_SAMPLES:
         return samples
-    return samples[np.sort(draw.permutation(len(samples))[:MOST_SAMPLES])]
+    return samples[np.sort(draw.permutation(len(samples))[:MAX_SAMPLES])]

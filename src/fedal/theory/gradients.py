@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedal.seeding import BatchStream
 
-MOST_BATCHES = 16
+MAX_BATCHES = 16
 CHUNK = 128
 
 Terms = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
@@ -48,7 +48,7 @@ def gradients(module: nn.Module, x: Tensor, terms: Terms, stream: BatchStream | 
     if stream is None:
         return {name: Gradient(vector) for name, vector in whole.items()}
     strayed = dict.fromkeys(whole, 0.0)
-    batches = min(MOST_BATCHES, len(everything) // stream.batch_size)
+    batches = min(MAX_BATCHES, len(everything) // stream.batch_size)
     for step in range(batches):
         part = torch.from_numpy(stream.indices(step))
         for name, vector in _of_batch(module, x, terms, part).items():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedal.config import Config
-from fedal.data.world import World
+from fedal.data.split import DataSplit
 from fedal.learners.base import Learner
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.losses import cross_entropy, d_cross_entropy
@@ -27,17 +27,17 @@ def risk(learner: Learner, x: Tensor, y: Tensor) -> float:
     return total / len(y)
 
 
-def train_reference(config: Config, world: World, steps: int) -> TorchLearner:
+def train_reference(config: Config, split: DataSplit, steps: int) -> TorchLearner:
     """f*, the model with the least loss on everybody's data, approximated: the largest candidate, trained on all.
 
     Any model gives an upper estimate of lambda_n; a better trained one gives a smaller estimate.
     """
-    data = world.dataset
-    name = largest(world.task.candidates, data.sample_shape, data.n_classes)
+    data = split.dataset
+    name = largest(split.task.candidates, data.sample_shape, data.n_classes)
     with torch_seeded(config.seed, "weights", "reference"):
         model = build(name, data.sample_shape, data.n_classes)
     learner = TorchLearner(model, TorchSettings(lr=config.lr), seed=config.seed, dtype=dtype_of(config.precision))
-    everybody = np.unique(np.concatenate(list(world.clients.values())))
+    everybody = np.unique(np.concatenate(list(split.clients.values())))
     stream = BatchStream(len(everybody), REFERENCE_BATCH, config.seed, "reference")
     for step in range(steps):
         chosen = everybody[stream.indices(step)]

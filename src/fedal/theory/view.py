@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedal.config import Config
+from fedal.data.split import DataSplit
 from fedal.data.streams import Samples
-from fedal.data.world import World
 from fedal.discriminator import Discriminator
 from fedal.engine.loop import Federation, Workers
 from fedal.engine.player import LocalPlayer
@@ -27,7 +27,7 @@ Columns = dict[str, dict[str, float]]
 
 SERVER = ""
 
-MOST_SAMPLES = 1024  # of each client's data and of the public set
+MAX_SAMPLES = 1024  # of each client's data and of the public set
 
 
 class FederationView:
@@ -36,14 +36,14 @@ class FederationView:
     def __init__(
         self,
         config: Config,
-        world: World,
+        split: DataSplit,
         federation: Federation,
         learners: Mapping[str, Learner],
         workers: Workers,
     ) -> None:
-        self.config, self.world, self.federation, self.learners = config, world, federation, learners
+        self.config, self.split, self.federation, self.learners = config, split, federation, learners
         self.workers = workers
-        data, seed = world.dataset, config.seed
+        data, seed = split.dataset, config.seed
         self._tests = Samples(data.test_x, dtype_of(config.precision), config.device)
         self._test_labels = torch.as_tensor(data.test_y, device=config.device)
         self.all_tests = torch.arange(len(data.test_y), device=config.device)
@@ -80,32 +80,32 @@ class FederationView:
 
     @cached_property
     def private(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Inputs and labels of up to MOST_SAMPLES training samples of each client, chosen by the seed."""
-        data, chosen = self.world.dataset, {}
-        for client, indices in self.world.clients.items():
+        """Inputs and labels of up to MAX_SAMPLES training samples of each client, chosen by the seed."""
+        data, chosen = self.split.dataset, {}
+        for client, indices in self.split.clients.items():
             some = indices[self._some(len(indices), client)]
             chosen[client] = self._staged(data.train_x[some]), torch.as_tensor(data.train_y[some])
         return chosen
 
     @cached_property
     def public(self) -> Tensor:
-        """Up to MOST_SAMPLES public inputs, chosen by the seed."""
-        return self._staged(self.world.public_x[self._public])
+        """Up to MAX_SAMPLES public inputs, chosen by the seed."""
+        return self._staged(self.split.public_x[self._public])
 
     @cached_property
     def public_labels(self) -> Tensor | None:
         """What nobody in the run knows: the labels of `public`, where the public set was held out of labelled data."""
-        if self.world.public is None:
+        if self.split.public is None:
             return None
-        return torch.as_tensor(self.world.dataset.train_y[self.world.public[self._public]])
+        return torch.as_tensor(self.split.dataset.train_y[self.split.public[self._public]])
 
     @cached_property
     def _public(self) -> Indices:
-        return self._some(len(self.world.public_x), "public")
+        return self._some(len(self.split.public_x), "public")
 
     def _some(self, n: int, owner: str) -> Indices:
         draws = raw_bits(philox_key(self.config.seed, "instruments", owner), 0, n)
-        return np.sort(np.argsort(draws, kind="stable")[:MOST_SAMPLES])
+        return np.sort(np.argsort(draws, kind="stable")[:MAX_SAMPLES])
 
     def _staged(self, x: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
         return torch.as_tensor(x).to(device=self.config.device, dtype=dtype_of(self.config.precision))

@@ -20,7 +20,7 @@ from fedal.precision import dtype_of
 from fedal.records.folder import write_json
 from fedal.records.run import Run
 from fedal.simulate.assemble import assemble
-from fedal.simulate.prepare import prepare_world, restore_world
+from fedal.simulate.prepare import prepare_split, restore_split
 
 SHOWN_CLASS = 3  # of fig:fdal_com
 SHOWN_CLIENTS = 10  # of fig:svhn_data
@@ -76,11 +76,11 @@ def output_matrix(run: Run) -> NDArray[np.float64]:
     Also writes analysis/output-matrix.json, with those of the models before training, for `fedal report`.
     """
     config = run.config
-    world = restore_world(config, run.folder.partition)
-    data = world.dataset
+    split = restore_split(config, run.folder.partition)
+    data = split.dataset
     x = torch.as_tensor(data.test_x[data.test_y == SHOWN_CLASS]).to(config.device, dtype_of(config.precision))
     with thread_workers(config.workers) as workers:
-        fresh = assemble(config, world, workers).learners
+        fresh = assemble(config, split, workers).learners
     before = [_mean_probabilities(learner.predict, x) for learner in fresh.values()]
     after = [_mean_probabilities(run.model(client), x) for client in config.client_names]
     (run.path / "analysis").mkdir(exist_ok=True)
@@ -98,7 +98,7 @@ def divide(outcome: Outcome, column: Column, settings: Mapping[str, Any], seeds:
     """Divides the data as the column says, for each seed; the figure shows the first one."""
     effective = []
     for seed in range(seeds):
-        counts = prepare_world(Config(**{**settings, "method": "local", "seed": seed})).class_counts()
+        counts = prepare_split(Config(**{**settings, "method": "local", "seed": seed})).class_counts()
         outcome.counts.setdefault(column.name, counts[:SHOWN_CLIENTS])
         effective.append(float(np.exp(_entropies(counts)).mean()))
     return TableLine(column.name, str(settings["partition"]), config_words(settings), tuple(effective))

@@ -20,9 +20,9 @@ CORES = available_cores()
 NAIVE = ("naive, default threads", "naive, one thread")
 
 
-def timed(play: Callable[[], object]) -> float:
+def timed(work: Callable[[], object]) -> float:
     began = time.perf_counter()
-    play()
+    work()
     return time.perf_counter() - began
 
 
@@ -55,9 +55,9 @@ def race(workload: Workload, repeats: int) -> dict[str, Any]:
             players["fedal, bf16"] = (1, stack.enter_context(_player(workload, precision="bf16")))
         times: dict[str, list[float]] = {name: [] for name in players}
         for _ in range(repeats):
-            for name, (threads, play) in players.items():
+            for name, (threads, work) in players.items():
                 torch.set_num_threads(threads)
-                times[name].append(timed(lambda play=play: [play() for _ in range(workload.rounds)]))  # type: ignore[misc]
+                times[name].append(timed(lambda work=work: [work() for _ in range(workload.rounds)]))  # type: ignore[misc]
     iterations = workload.rounds * workload.tau
     ms = {name: 1e3 * median(values) / iterations for name, values in times.items()}
     naive = min(ms[name] for name in NAIVE)
@@ -91,7 +91,7 @@ def check_equal(workload: Workload) -> float:
 def _player(workload: Workload, **settings: Any) -> Iterator[Callable[[], object]]:
     with federation(workload, **settings) as assembly:
         rounds = iter(range(10**6))
-        yield lambda: assembly.federation.play_round(next(rounds))
+        yield lambda: assembly.federation.run_round(next(rounds))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Bring your own data: arrays or tensors x and y, or an .npz file. Here three hospitals learn about tumours together.
 
-python examples/own_data.py
+python examples/custom_data.py
 """
 
 import tempfile

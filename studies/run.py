@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedal.campaigns.job import Job, refuse_other_runs
-from fedal.campaigns.pool import JobOutcome, play_jobs
+from fedal.campaigns.pool import JobOutcome, run_jobs
 from studies.results_plan import Study
 
 
@@ -21,13 +21,13 @@ def missing(studies: Iterable[Study], runs: Path, only_seed: int | None = None) 
     return [job for job in jobs if not job.is_finished and only_seed in (None, job.seed)]
 
 
-def play(jobs: list[Job], at_once: int) -> list[Job]:
+def run_plan(jobs: list[Job], at_once: int) -> list[Job]:
     """Plays the jobs, each on one core in a process of its own; gives those that failed, which stop no other.
 
     On SIGTERM or Ctrl-C the runs finish their round and save; then Stopped is raised.
     """
     with _signals_set() as stop:
-        outcomes = play_jobs(jobs, at_once, watch=_tell, should_stop=stop.is_set, ended=_tell_end, always_apart=True)
+        outcomes = run_jobs(jobs, at_once, watch=_tell, should_stop=stop.is_set, ended=_tell_end, always_apart=True)
     return [outcome.job for outcome in outcomes if outcome.run is None]
 
 

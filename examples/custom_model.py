@@ -1,6 +1,6 @@
 """Bring your own models: any `nn.Module` that maps a batch to logits. No two clients need to be alike.
 
-python examples/own_model.py
+python examples/custom_model.py
 """
 
 import torch
@@ -35,7 +35,7 @@ def main() -> None:
         dataset="digits",
         iterations=150,
         clients=[
-            {"name": "rows", "model": "own_model:Rows"},  # by name: made by fedal, weights from the run's seed
+            {"name": "rows", "model": "custom_model:Rows"},  # by name: made by fedal, weights from the run's seed
             {"name": "careful"},  # as an object: see below
             {"name": "ready-made", "model": "cnn-small"},
         ],

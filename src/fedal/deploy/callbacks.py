@@ -16,7 +16,7 @@ from fedal.wire import Wire
 
 
 @dataclass
-class Desk:
+class Callbacks:
     """Its methods are called from the network's thread."""
 
     plan: ServerPlan
@@ -62,7 +62,7 @@ class Desk:
             incarnation=self.journal.incarnation,
             round=self.journal.rounds,
             total_rounds=self.plan.config.total_rounds,
-            state=self.state + self._slow(),
+            state=self.state + self._stragglers(),
         )
         for name, seat in self.seats.items():
             up, down = self.wire.up_bytes[name], self.wire.down_bytes[name]
@@ -70,7 +70,7 @@ class Desk:
                             down_bytes=down, refused=seat.refused)  # fmt: skip
         return reply
 
-    def _slow(self) -> str:
+    def _stragglers(self) -> str:
         """Who keeps the others waiting, for the operator."""
         waits = {name: seat.waited_s for name, seat in self.seats.items()}
         late = [f"{waited:.0f} s for {name}" for name, waited in waits.items() if waited >= 1]

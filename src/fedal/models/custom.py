@@ -12,7 +12,7 @@ from typing import Any
 
 from fedal.errors import ConfigError
 from fedal.lazy import torch
-from fedal.own_code import import_object, one_line
+from fedal.user_code import import_object, one_line
 
 
 def load_factory(path: str) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """Bring a model of any kind: softmax regression in plain numpy learns with a PyTorch network. No framework needed.
 
-python examples/own_learner.py
+python examples/custom_learner.py
 """
 
 import numpy as np

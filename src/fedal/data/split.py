@@ -35,7 +35,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class World:
+class DataSplit:
     """A data set divided: index lists into its training samples, and the public inputs."""
 
     dataset: Dataset
@@ -65,15 +65,15 @@ class World:
 
 
 @dataclass(frozen=True)
-class Division:
-    """What `World.save` wrote: index lists for the data set that it was made for."""
+class SavedSplit:
+    """What `DataSplit.save` wrote: index lists for the data set that it was made for."""
 
     clients: dict[str, Indices]
     public: Indices | None
     leftovers: int
 
 
-def read_division(path: Path, dataset: Dataset) -> Division:
+def read_split(path: Path, dataset: Dataset) -> SavedSplit:
     """The division that was saved with a run; refused when the data are not the ones it was made for."""
     try:
         with np.load(path, allow_pickle=False) as saved:
@@ -87,7 +87,7 @@ def read_division(path: Path, dataset: Dataset) -> Division:
             f"{path} was made for other training data than {dataset.name} holds now. "
             "Put the original data back, or start a new run."
         )
-    return Division(clients, arrays.get("public"), leftovers)
+    return SavedSplit(clients, arrays.get("public"), leftovers)
 
 
 def _fingerprint(dataset: Dataset) -> bytes:

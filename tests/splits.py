@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedal import methods
 from fedal.config import ClientConfig, Config
 from fedal.data.dataset import Dataset
-from fedal.data.world import World
+from fedal.data.split import DataSplit
 from fedal.engine.loop import Federation, Workers
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.methods.method import Method
@@ -84,7 +84,7 @@ def build_federation(
     seed: int = 0,
     wrap: Callable[[TorchLearner], Any] = lambda learner: learner,
     observe: Callable[[Any], None] = lambda uploads: None,
-    world: World | None = None,
+    split: DataSplit | None = None,
     **options: Any,
 ) -> Federation:
     """A federation as a run assembles it; `wrap` may put something around each learner."""
@@ -103,8 +103,8 @@ def build_federation(
             for client, make in nets.items()
         }
         own = {client: wrap(learner) for client, learner in learners.items()}
-        world = world or tiny_world(tuple(nets))
-        federation = assemble(config, world, workers or InOrder(), own_models=own).federation
+        split = split or tiny_split(tuple(nets))
+        federation = assemble(config, split, workers or InOrder(), custom_models=own).federation
         federation.watch.exchanged = observe
         return with_logics(federation)
 
@@ -112,7 +112,7 @@ def build_federation(
 def build_of_table_models(method: str, model: str = "mlp-small", clients: int = 3, **settings: Any) -> Federation:
     """A federation whose clients all have one model of the table: fits methods that ask for features or weights."""
     config = Config(method=method, clients=clients, models=model, batch_size=BATCH, lr=0.01, **settings)
-    return with_logics(assemble(config, tiny_world(config.client_names), InOrder()).federation)
+    return with_logics(assemble(config, tiny_split(config.client_names), InOrder()).federation)
 
 
 def with_logics(federation: Federation) -> Federation:
@@ -134,27 +134,27 @@ def known(method: str | Method) -> Iterator[str]:
         del methods._own[method.name]
 
 
-def tiny_world(clients: tuple[str, ...]) -> World:
+def tiny_split(clients: tuple[str, ...]) -> DataSplit:
     x, y = synthetic_images()
     test_x, test_y = synthetic_images(seed=1)
     data = Dataset("tiny", x, y, test_x, test_y, CLASSES)
     private = {client: np.arange(40 + index, len(y), len(NETS)) for index, client in enumerate(clients)}
-    return World(data, private, np.arange(40), x[:40], 0)
+    return DataSplit(data, private, np.arange(40), x[:40], 0)
 
 
-def world_of_classes(classes: Mapping[str, tuple[int, ...]]) -> World:
-    """As `tiny_world`, but each client has only samples of the classes listed for it."""
-    world = tiny_world(tuple(classes))
-    private = np.arange(40, len(world.dataset.train_y))
-    labels = world.dataset.train_y[private]
+def split_of_classes(classes: Mapping[str, tuple[int, ...]]) -> DataSplit:
+    """As `tiny_split`, but each client has only samples of the classes listed for it."""
+    split = tiny_split(tuple(classes))
+    private = np.arange(40, len(split.dataset.train_y))
+    labels = split.dataset.train_y[private]
     return dataclasses.replace(
-        world, clients={client: private[np.isin(labels, chosen)] for client, chosen in classes.items()}
+        split, clients={client: private[np.isin(labels, chosen)] for client, chosen in classes.items()}
     )
 
 
-def play(federation: Federation, rounds: int | range) -> Federation:
+def run_rounds(federation: Federation, rounds: int | range) -> Federation:
     for t in rounds if isinstance(rounds, range) else range(rounds):
-        federation.play_round(t)
+        federation.run_round(t)
     return federation
 
 

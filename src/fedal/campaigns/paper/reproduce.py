@@ -18,11 +18,11 @@ from fedal.campaigns.job import Job, Watcher
 from fedal.campaigns.paper import entries
 from fedal.campaigns.paper.entries import Column, PaperEntry
 from fedal.campaigns.paper.outcome import Outcome, Scale, TableLine, config_words
-from fedal.campaigns.pool import JobOutcome, play_jobs
+from fedal.campaigns.pool import JobOutcome, run_jobs
 from fedal.data.check import check
 
 
-def play(
+def reproduce(
     entry: PaperEntry,
     scale: Scale,
     out: Path,
@@ -53,7 +53,7 @@ def play(
 
         outcome.lines += [divide(outcome, column, settings[column.name], n_seeds) for column in entry.columns]
     else:
-        _compare(outcome, settings, n_seeds, partial(play_jobs, at_once=jobs, watch=watch, should_stop=should_stop))
+        _compare(outcome, settings, n_seeds, partial(run_jobs, at_once=jobs, watch=watch, should_stop=should_stop))
     return outcome
 
 
