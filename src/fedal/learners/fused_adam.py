@@ -16,10 +16,11 @@ from fedal import kernels
 
 
 class FusedAdam:
-    """The parts of an optimizer that a learner uses: `state`, `zero_grad`, `step`."""
+    """The parts of an optimizer that a learner uses: `state`, `zero_grad`, `step`, and the `lr` of one group."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
-        self._parameters, self._lr, self._weight_decay = parameters, lr, weight_decay
+        self._parameters, self._weight_decay = parameters, weight_decay
+        self.param_groups = [{"lr": lr}]  # as in torch.optim, so that a schedule can set it
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
 
     def zero_grad(self) -> None:
@@ -41,7 +42,7 @@ class FusedAdam:
             [slot["exp_avg_sq"] for slot in slots],
             [],
             steps,
-            lr=self._lr,
+            lr=self.param_groups[0]["lr"],
             weight_decay=self._weight_decay,
             **kernels.PLAIN_ADAM,
         )
