@@ -82,7 +82,7 @@ def test_the_keys_of_the_records_of_a_run_are_documented(tmp_path: Path) -> None
 
 def test_the_files_of_the_twelve_changes_exist() -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    table = text.partition("## Where to touch")[2].partition("\n## ")[0]
+    table = text.partition("## Where to make a change")[2].partition("\n## ")[0]
     changes = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(changes) == 12
     named = [name for line in changes for name in re.findall(r"`([\w/]+(?:\.py|/))`", line)]
