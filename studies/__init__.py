@@ -1,1 +1,1 @@
-"""The studies behind docs/results: `python -m studies run` plays what is missing, `collect` writes the page."""
+"""The studies behind docs/results: `python -m studies run` runs what is missing, `collect` writes the page."""

@@ -14,16 +14,20 @@ from studies.results_plan import PAGE_FOLDER, RUNS, read_plan
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    runner = commands.add_parser("run", help="run the runs that are missing; what was interrupted goes on")
-    runner.add_argument("studies", nargs="*", help="names of plan.toml, in the order to run them (default: all)")
+    runner = commands.add_parser("run", help="run what is missing; interrupted runs resume")
+    runner.add_argument(
+        "studies", nargs="*", help="study names from plan.toml, in the order to run them (default: all)"
+    )
     runner.add_argument("--seed", type=int, help="only runs with this seed (default: all)")
     runner.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each (default: 2)")
-    collector = commands.add_parser("collect", help="make small result files of the finished runs, then the page")
-    pager = commands.add_parser("page", help="write tables and figures again from the small result files")
+    collector = commands.add_parser("collect", help="write small result files for finished runs, then the page")
+    pager = commands.add_parser("page", help="regenerate tables and figures from the small result files")
     for each in (runner, collector):
-        each.add_argument("--runs", type=Path, default=RUNS, help="where the run folders are (default: runs/results)")
+        each.add_argument("--runs", type=Path, default=RUNS, help="folder of the run folders (default: runs/results)")
     for each in (runner, collector, pager):
-        each.add_argument("--folder", type=Path, default=PAGE_FOLDER, help="of plan.toml (default: docs/results)")
+        each.add_argument(
+            "--folder", type=Path, default=PAGE_FOLDER, help="folder of plan.toml (default: docs/results)"
+        )
     arguments = parser.parse_args()
     plan = read_plan(arguments.folder)
     if arguments.command == "run":

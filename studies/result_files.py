@@ -1,4 +1,4 @@
-"""Small result files of finished runs: what the page shows, without the run folders."""
+"""Small result files of finished runs: all that the page needs, without the run folders."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ KEYS = (
     "discriminator_accuracy",
     "adversarial_grad_norm",
 )
-"""Of a point of the curve: the round's end. `after_local` is added where that was recorded too."""
+"""The columns of a curve, at the end of a round. `after_local` is added where it was recorded."""
 ENVIRONMENT = ("fedal", "torch", "numpy", "python", "machine", "cpu_capability", "data")
-DIGITS = 6  # of numbers in result files: far below any spread
+DIGITS = 6  # decimals in result files: far below any spread
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class Result:
 
     @property
     def fresh(self) -> float:
-        """How many outputs a discriminator that is trained from nothing gives to their owner."""
+        """The share of outputs whose owner a discriminator trained from scratch names."""
         return float(self.content["agreement"]["fresh"])
 
     @property
-    def team(self) -> float:
-        """Test accuracy of the mean of all clients' logits: what they could know together."""
+    def ensemble(self) -> float:
+        """Test accuracy of the ensemble: the mean of all clients' logits."""
         return float(self.content["agreement"]["team_on_test"])
 
 
 def collect(plan: ResultsPlan, runs: Path, folder: Path) -> list[Path]:
-    """Writes data/STUDY/ARM/seed-S.json for every finished run; files of runs that lie elsewhere stay."""
+    """Writes data/STUDY/ARM/seed-S.json for every finished run; leaves the files of other runs alone."""
     written = []
     for study in plan.studies:
         arms = {arm.name: arm for arm in study.arms}
@@ -81,7 +81,7 @@ def collect(plan: ResultsPlan, runs: Path, folder: Path) -> list[Path]:
 
 
 def _is_news(summary: Path, path: Path) -> bool:
-    """A run has ended after its result file was written, or has none."""
+    """Whether a run ended after its result file was written, or has none."""
     return summary.exists() and not (path.exists() and path.stat().st_mtime > summary.stat().st_mtime)
 
 
@@ -90,13 +90,13 @@ def result_path(folder: Path, study: Study, arm: Arm, seed: int) -> Path:
 
 
 def read_results(folder: Path, study: Study, arm: Arm) -> dict[int, Result]:
-    """seed -> what was played of an arm."""
+    """The finished runs of an arm: seed -> result."""
     paths = {seed: result_path(folder, study, arm, seed) for seed in study.seeds}
     return {seed: Result(json.loads(path.read_bytes())) for seed, path in paths.items() if path.exists()}
 
 
 def extract(run: Run) -> dict[str, Any]:
-    """Final row, thinned curve, settings and environment of a run, and how far its final models are apart."""
+    """Final row, thinned curve, settings and environment of a run, and how far apart its final models are."""
     environment = run.folder.read_environment()
     return {
         "config": run.config.model_dump(exclude_none=True, mode="json"),
@@ -108,7 +108,7 @@ def extract(run: Run) -> dict[str, Any]:
 
 
 def _agreement(run: Run) -> dict[str, Any]:
-    """How alike the final models answer, as `fedal analyse` sees it, and how good the mean of their logits is."""
+    """How similar the outputs of the final models are, as in `fedal analyse`, and the accuracy of their ensemble."""
     with restored(run) as found:
         view, learners = found.view, found.view.learners.values()
         on_public, on_test = (
@@ -127,7 +127,7 @@ def _accuracy(logits: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def thinned_curve(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Columns over at most CURVE_POINTS evaluations while training, evenly chosen, the last one among them."""
+    """Columns of at most CURVE_POINTS evenly spaced evaluations while training, including the last one."""
     ends = round_ends(rows, final=False)
     step = -(-len(ends) // CURVE_POINTS) or 1
     chosen = ends[::-1][::step][::-1]

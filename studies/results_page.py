@@ -1,4 +1,4 @@
-"""The generated part of docs/results/README.md: what was played, a table and a figure per study, the differences."""
+"""The generated part of docs/results/README.md: completed runs, a table and a figure per study, the differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEGIN, END = "<!-- results: written by python -m studies collect -->", "<!-- end
 
 @dataclass(frozen=True)
 class StudyResults:
-    """A study with what has been played of it."""
+    """A study and its finished runs."""
 
     study: Study
     results: Mapping[str, Mapping[int, Result]]  # arm -> seed -> result
@@ -34,7 +34,7 @@ class StudyResults:
 
     @property
     def best_first(self) -> list[Arm]:
-        """Arms by their mean accuracy; those that were not played come last, in the order of the plan."""
+        """Arms by mean accuracy; those without a run come last, in the order of the plan."""
         return sorted(self.study.arms, key=lambda arm: -mean(self.accuracies(arm.name).values() or [-1.0]))
 
 
@@ -54,10 +54,10 @@ def write_page(plan: ResultsPlan, folder: Path) -> Path:
 
 def generate(plan: ResultsPlan, folder: Path) -> str:
     """The text between the markers."""
-    played = _read(plan, folder)
-    parts = [_what_was_played(played)]
-    parts += [_show_study(each) for each in played if each.has_runs]
-    parts += [_answer(question.text, question.pairs, played) for question in plan.questions]
+    studies = _read(plan, folder)
+    parts = [_completed_runs(studies)]
+    parts += [_show_study(each) for each in studies if each.has_runs]
+    parts += [_answer(question.text, question.pairs, studies) for question in plan.questions]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -69,9 +69,9 @@ def _read(plan: ResultsPlan, folder: Path) -> list[StudyResults]:
     return [read_study(study, folder) for study in plan.studies]
 
 
-def _what_was_played(played: Sequence[StudyResults]) -> str:
+def _completed_runs(studies: Sequence[StudyResults]) -> str:
     rows = []
-    for each in played:
+    for each in studies:
         missing = [
             f"{arm.name} (seed {', '.join(str(seed) for seed in absent)})"
             for arm in each.study.arms
@@ -79,18 +79,18 @@ def _what_was_played(played: Sequence[StudyResults]) -> str:
         ]
         planned = len(each.study.arms) * len(each.study.seeds)
         done = sum(len(results) for results in each.results.values())
-        words = ", ".join(missing) if each.has_runs else "all of it"
-        rows.append([each.study.title, f"{done} of {planned}", words or "nothing"])
-    return "## What has been played\n\n" + as_markdown(["study", "runs", "still missing"], rows)
+        words = ", ".join(missing) if each.has_runs else "all"
+        rows.append([each.study.title, f"{done} of {planned}", words or "none"])
+    return "## Completed runs\n\n" + as_markdown(["study", "runs", "missing"], rows)
 
 
-def _show_study(played: StudyResults) -> str:
-    study = played.study
+def _show_study(found: StudyResults) -> str:
+    study = found.study
     n_clients = len(study.config(study.arms[0], study.seeds[0]).client_names)
-    heads = ["arm", "seeds", "test accuracy", "worst client", "the team"]
+    heads = ["arm", "seeds", "test accuracy", "worst client", "ensemble"]
     heads += [f"discriminator accuracy (chance {1 / n_clients:.3g})", "adversarial gradient norm"]
-    heads += ["a fresh discriminator", "disagreement", "`fedal run --config` this"]
-    rows = [_show_arm(arm, list(played.results[arm.name].values())) for arm in played.best_first]
+    heads += ["fresh discriminator", "disagreement", "options of `fedal run --config`"]
+    rows = [_show_arm(arm, list(found.results[arm.name].values())) for arm in found.best_first]
     setting = f"[configs/{study.config_file.name}](configs/{study.config_file.name})"
     return f"## {study.title}\n\n{setting}\n\n{as_markdown(heads, rows)}\n\n![{study.title}](figures/{study.name}.png)"
 
@@ -98,14 +98,14 @@ def _show_study(played: StudyResults) -> str:
 def _show_arm(arm: Arm, results: Sequence[Result]) -> list[str]:
     words = f"`{' '.join(arm.words)}`"
     if not results:
-        return [arm.name, "0", "not played yet", *[NONE] * 6, words]
+        return [arm.name, "0", "not run yet", *[NONE] * 6, words]
     accuracies = [float(result.final["test_accuracy"]) for result in results]
     return [
         arm.name,
         str(len(results)),
         with_spread(accuracies),
         f"{mean(float(result.final['test_accuracy_min']) for result in results):.3f}",
-        f"{mean(result.team for result in results):.4f}",
+        f"{mean(result.ensemble for result in results):.4f}",
         _along(results, "discriminator_accuracy", lambda value: f"{value:.3f}"),
         _along(results, "adversarial_grad_norm", lambda value: f"{value:.4f}"),
         f"{mean(result.fresh for result in results):.3f}",
@@ -115,7 +115,7 @@ def _show_arm(arm: Arm, results: Sequence[Result]) -> list[str]:
 
 
 def _along(results: Sequence[Result], key: str, show: Callable[[float], str]) -> str:
-    """Mean along the runs, and the largest value on the way; nothing for a method without it."""
+    """Mean and largest value along the runs; a dash for a method without the key."""
     curves = [result.curve[key] for result in results if key in result.curve]
     if not curves:
         return NONE
@@ -127,12 +127,12 @@ def _at_the_end(results: Sequence[Result], key: str) -> str:
     return f"{mean(values):.3f}" if values else NONE
 
 
-def _answer(text: str, pairs: Iterable[tuple[str, str]], played: Sequence[StudyResults]) -> str:
-    """One question: the differences in all studies that have both arms of a pair."""
-    heads = ["difference", "study", "seeds", "test accuracy", "95% interval", "p", "so it is"]
+def _answer(text: str, pairs: Iterable[tuple[str, str]], studies: Sequence[StudyResults]) -> str:
+    """The table of one question: the differences in all studies that have both arms of a pair."""
+    heads = ["difference", "study", "seeds", "test accuracy", "95% interval", "p", "verdict"]
     rows = []
     for first, second in pairs:
-        for each in played:
+        for each in studies:
             found = paired_difference(each.accuracies(first), each.accuracies(second))
             if found is not None:
                 rows.append([f"{first} − {second}", each.study.name, *_show_difference(found)])

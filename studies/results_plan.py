@@ -1,4 +1,4 @@
-"""What is played: docs/results/plan.toml as studies, arms and jobs."""
+"""docs/results/plan.toml as studies, arms and jobs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ RUNS = ROOT / "runs" / "results"
 
 @dataclass(frozen=True)
 class Arm:
-    """Who plays: a name, and what it sets on top of the study's config."""
+    """A variant: a name, and the settings it adds to the study's config."""
 
     name: str
-    settings: Mapping[str, Any]  # with `method`
+    settings: Mapping[str, Any]  # including `method`
 
     @property
     def words(self) -> list[str]:
-        """What to type after `fedal run --config FILE`."""
+        """The options to add to `fedal run --config FILE`."""
         options = [(key, value) for key, value in self.settings.items() if key != "method"]
         return ["--method", self.settings["method"], *(word for o in options for word in ("--set", f"{o[0]}={o[1]}"))]
 
 
 @dataclass(frozen=True)
 class Study:
-    """One config played by several arms at several seeds: one table of the page."""
+    """One config, run with several arms and seeds: one table of the page."""
 
     name: str
     title: str
@@ -44,7 +44,7 @@ class Study:
         return load_config(self.config_file, {**arm.settings, "seed": seed})
 
     def jobs(self, runs: Path) -> Iterator[Job]:
-        """One seed after the other, so that every arm has been played once before any is played twice."""
+        """All arms of one seed before the next seed, so that every arm has one run before any has two."""
         for seed in self.seeds:
             for arm in self.arms:
                 config = self.config(arm, seed).with_(workers=1)  # one core per run
@@ -53,7 +53,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Question:
-    """Differences that together answer something: first minus second of each pair of arms."""
+    """A question and the differences that answer it: first minus second of each pair of arms."""
 
     text: str
     pairs: tuple[tuple[str, str], ...]
@@ -61,18 +61,18 @@ class Question:
 
 @dataclass(frozen=True)
 class ResultsPlan:
-    """All studies in the order in which they are played, and what is asked of them."""
+    """All studies, in the order in which they run, and the questions about them."""
 
     studies: tuple[Study, ...]
     questions: tuple[Question, ...]
 
     @property
     def arm_names(self) -> list[str]:
-        """In the order of their first study: an arm looks the same in every figure."""
+        """All arms, in the order of their first study, so that an arm has one colour in all figures."""
         return list(dict.fromkeys(arm.name for study in self.studies for arm in study.arms))
 
     def only(self, names: list[str]) -> ResultsPlan:
-        """The named studies, in that order; all when none is named."""
+        """The named studies, in that order, or all if none is named."""
         known = {study.name: study for study in self.studies}
         unknown = [name for name in names if name not in known]
         if unknown:
@@ -81,7 +81,7 @@ class ResultsPlan:
 
 
 def read_plan(folder: Path = PAGE_FOLDER) -> ResultsPlan:
-    """plan.toml of the folder; a study's config is configs/NAME.toml beside it."""
+    """Reads the folder's plan.toml; the config of a study is configs/NAME.toml next to it."""
     content = read_toml(folder / "plan.toml")
     settings = content["arms"]
     studies = tuple(

@@ -1,4 +1,4 @@
-"""Plays the runs of a plan that are missing, in the background: they take hours."""
+"""Runs what is missing of a plan, in the background: it takes hours."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from studies.results_plan import Study
 
 
 def missing(studies: Iterable[Study], runs: Path, only_seed: int | None = None) -> list[Job]:
-    """What is still to be played, in order. Raises ConfigError when a folder holds a run with other settings."""
+    """The unfinished jobs, in order. Raises ConfigError if a folder holds a run with other settings."""
     jobs = [job for study in studies for job in study.jobs(runs)]
     refuse_other_runs(jobs)
     return [job for job in jobs if not job.is_finished and only_seed in (None, job.seed)]
 
 
 def run_plan(jobs: list[Job], at_once: int) -> list[Job]:
-    """Plays the jobs, each on one core in a process of its own; gives those that failed, which stop no other.
+    """Runs the jobs, each on one core in its own process. Returns those that failed, which stop no others.
 
-    On SIGTERM or Ctrl-C the runs finish their round and save; then Stopped is raised.
+    On SIGTERM or Ctrl-C the runs finish their round and save, then Stopped is raised.
     """
     with _signals_set() as stop:
         outcomes = run_jobs(jobs, at_once, watch=_tell, should_stop=stop.is_set, ended=_tell_end, always_apart=True)
@@ -33,20 +33,20 @@ def run_plan(jobs: list[Job], at_once: int) -> list[Job]:
 
 @contextmanager
 def _signals_set() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set."""
+    """Yields an event that SIGTERM and Ctrl-C set."""
     event = threading.Event()
-    former = {number: signal.signal(number, lambda *_: event.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    earlier = {number: signal.signal(number, lambda *_: event.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield event
     finally:
-        for number, handler in former.items():
+        for number, handler in earlier.items():
             signal.signal(number, handler)
 
 
 def _tell(job: Job, event: str, details: Any) -> None:
     if event == "started":
         done, total = details
-        _say(job, f"goes on after iteration {done} of {total}" if done else f"starts, {total} iterations")
+        _say(job, f"resumes after iteration {done} of {total}" if done else f"starts, {total} iterations")
     elif event == "warned":
         _say(job, f"warning: {details}")
 

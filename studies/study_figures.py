@@ -1,4 +1,4 @@
-"""One figure per study: curves where they can be told apart, otherwise where every arm ended."""
+"""One figure per study: curves if there are few, otherwise the final accuracy of every arm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from studies.results_plan import Study
 Results = Mapping[str, Mapping[int, Result]]  # arm -> seed -> result
 
 MAX_CURVES = 8
-NEAR = 0.04  # of the best arm's final accuracy: what is farther below is named instead of drawn
+NEAR = 0.04  # arms further than this below the best final accuracy are named instead of drawn
 PANELS = {
     "test_accuracy": "test accuracy, mean over clients",
     "disagreement": "disagreement of the uploads (KL)",
@@ -27,7 +27,7 @@ PANELS = {
 
 
 def draw_study(study: Study, results: Results, names: list[str], path: Path) -> list[Path]:
-    """Writes PATH.png and PATH.svg. `names` are the arms of all studies: the place of one decides its colour."""
+    """Writes PATH.png and PATH.svg. `names` are the arms of all studies; the position of an arm decides its colour."""
     shown = {name: found for name, found in results.items() if found}
     figure = _draw_curves(study, shown, names) if len(study.arms) <= MAX_CURVES else _draw_ends(shown)
     figure.suptitle(study.title, fontsize=10, color=INK, x=0.01, ha="left")
@@ -35,7 +35,7 @@ def draw_study(study: Study, results: Results, names: list[str], path: Path) -> 
 
 
 def _draw_curves(study: Study, results: Results, names: list[str]) -> Any:
-    """Accuracy along the run, and beside it what the adversary did; a band from the lowest to the highest seed."""
+    """Accuracy along the run, and next to it the adversary's measures; bands from the lowest to the highest seed."""
     panels = [key for key in PANELS if any(key in r.curve for found in results.values() for r in found.values())]
     figure, axes = blank(1.0 + 3.6 * len(panels), 4.6, len(panels))
     for key, each in zip(panels, axes, strict=True):
@@ -61,9 +61,9 @@ def _points(results: Mapping[int, Result], key: str) -> list[Point]:
 
 
 def _look_closely(axes: Any, results: Results) -> None:
-    """Shows the arms that end near the best one; lonely training, far below, would flatten them to one line.
+    """Zooms in on the arms that end near the best one; local-only training, far below, would flatten them.
 
-    Where the best one still rises, as in a run that was cut short, everything is shown.
+    Shows everything if the best one still rises, as in a run that was cut short.
     """
     curves = {name: _points(found, "test_accuracy") for name, found in results.items()}
     ends = {name: points[-1].mean for name, points in curves.items()}
@@ -74,7 +74,7 @@ def _look_closely(axes: Any, results: Results) -> None:
     top = max(point.high for points in curves.values() for point in points)
     axes.set_ylim(floor, top + NEAR / 16)
     below = [f"{name} ends at {end:.3f}" for name, end in ends.items() if end < floor]
-    text = "\n".join(below)  # top left: where curves that rise are not
+    text = "\n".join(below)  # top left, away from rising curves
     axes.annotate(text, (0.02, 0.98), xycoords="axes fraction", size=8, color=SOFT, va="top")
 
 

@@ -1,4 +1,4 @@
-"""What the documents name exists: files, functions, tests, links, record keys."""
+"""The files, functions, tests, links and record keys that the documents name exist."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ MAP = ROOT / "docs" / "paper-to-code.md"
 
 @cache
 def defined(path: Path) -> frozenset[str]:
-    """Functions, classes and methods (as Class.method) of a Python file."""
+    """Returns the functions, classes and methods (as Class.method) of a Python file."""
     names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -27,7 +27,7 @@ def defined(path: Path) -> frozenset[str]:
 
 
 def rows() -> list[list[str]]:
-    """The cells of every row of the tables in the map, without headings."""
+    """Returns the cells of every table row in the map, without headings."""
     lines = [line for line in MAP.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [row for row in cells if row[0] not in ("paper", "line", "statement")]
@@ -46,7 +46,7 @@ def test_every_function_and_test_in_the_map_exists(row: list[str]) -> None:
 
 
 def test_every_equation_label_in_the_code_is_one_of_the_paper() -> None:
-    """A label that is cited in the source has a row in the map, so that both can be found from either side."""
+    """Every label cited in the source has a row in the map, so that each leads to the other."""
     text = MAP.read_text(encoding="utf-8")
     cited = {
         (label, path.name)
@@ -82,7 +82,7 @@ def test_the_keys_of_the_records_of_a_run_are_documented(tmp_path: Path) -> None
 
 def test_the_files_of_the_twelve_changes_exist() -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    table = text.partition("## Where to touch")[2].partition("\n## ")[0]
+    table = text.partition("## Where to make a change")[2].partition("\n## ")[0]
     changes = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(changes) == 12
     named = [name for line in changes for name in re.findall(r"`([\w/]+(?:\.py|/))`", line)]

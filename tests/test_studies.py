@@ -1,4 +1,4 @@
-"""The studies behind docs/results: played once, continued after any stop, shown as they are."""
+"""The studies behind docs/results run once, resume after any stop, and the page shows their results."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def write_result(folder: Path, arm: str, seed: int, accuracy: float) -> None:
 
 
 @pytest.mark.processes
-def test_what_is_missing_is_played_once_and_shown_as_it_ended(
+def test_missing_runs_are_run_once_and_shown_with_their_final_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, runs = tmp_path / "page", tmp_path / "runs"
@@ -77,10 +77,10 @@ def test_what_is_missing_is_played_once_and_shown_as_it_ended(
     assert [(job.name, job.seed) for job in jobs] == [
         ("fedal-quick", 0), ("fedmd-lf", 0), ("fedal-quick", 1), ("fedmd-lf", 1),
     ]  # fmt: skip
-    broken, *sound = jobs[2], *jobs[:2]
+    broken, *intact = jobs[2], *jobs[:2]
     broken.folder.parent.mkdir(parents=True)
     broken.folder.write_text("a file where a folder must go")
-    assert run_plan([broken, *sound], 2) == [broken]  # the others are played all the same
+    assert run_plan([broken, *intact], 2) == [broken]  # the others run all the same
     assert "is a file; expected a folder" in capsys.readouterr().out
     broken.folder.unlink()
     assert missing([study], runs) == jobs[2:]
@@ -98,12 +98,12 @@ def test_what_is_missing_is_played_once_and_shown_as_it_ended(
     result = read_results(folder, study, study.arms[0])[0]
     assert result.final["discriminator_accuracy"] == pytest.approx(final["discriminator_accuracy"], abs=1e-6)
     assert result.curve["iteration"] == [2, 4]
-    assert 0 <= result.fresh <= 1 and 0 <= result.team <= 1
+    assert 0 <= result.fresh <= 1 and 0 <= result.ensemble <= 1
     assert collect(plan, runs, folder) == []  # nothing new
 
 
 @pytest.mark.processes
-def test_a_stopped_player_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_stopped_plan_resumes_where_it_was(tmp_path: Path) -> None:
     folder, runs = tmp_path / "page", tmp_path / "runs"
     plan = write_plan(folder, iterations=100_000)
     words = ["-m", "studies", "run", "--jobs", "1", "--folder", str(folder), "--runs", str(runs)]
@@ -140,7 +140,7 @@ def test_a_folder_with_other_settings_is_refused(tmp_path: Path) -> None:
         missing([study], runs)
 
 
-def test_differences_are_paired_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+def test_differences_are_paired_by_the_seeds_that_both_have(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "page")
     folder = tmp_path / "page"
     for seed, gain in ((0, 0.10), (1, 0.12)):
@@ -151,10 +151,10 @@ def test_differences_are_paired_over_the_seeds_that_both_have(tmp_path: Path) ->
     assert "| fedal-quick − fedmd-lf | tiny | 2 | +0.1100 | -0.0171 to +0.2371 | 0.058 | not distinguishable |" in page
     assert "0.6600 ± 0.0849" in page  # of 0.60 and 0.72
     assert "0.600 (up to 0.700)" in page and "0.0200 (up to 0.0300)" in page
-    assert "4 of 4" in page and "nothing" in page
+    assert "4 of 4 | none" in page
 
 
-def test_the_best_come_first_and_what_was_not_played_last(tmp_path: Path) -> None:
+def test_the_best_arms_come_first_and_those_without_a_run_last(tmp_path: Path) -> None:
     (study,) = write_plan(tmp_path).studies
     write_result(tmp_path, "fedmd-lf", 0, 0.4)
     assert [arm.name for arm in read_study(study, tmp_path).best_first] == ["fedmd-lf", "fedal-quick"]
