@@ -131,7 +131,7 @@ def known(method: str | Method) -> Iterator[str]:
     try:
         yield method.name
     finally:
-        del methods._own[method.name]
+        del methods._registered[method.name]
 
 
 def tiny_split(clients: tuple[str, ...]) -> DataSplit:

@@ -47,7 +47,7 @@ def test_leave_one_out_does_not_depend_on_the_own_output() -> None:
 
 
 def test_nobody_else_to_learn_from_is_an_error() -> None:
-    with pytest.raises(ValueError, match="at least two clients, 1 spoke"):
+    with pytest.raises(ValueError, match="at least two clients; 1 responded"):
         leave_one_out(torch.zeros(4, 3), torch.zeros(4, 3), 1)
 
 

@@ -127,6 +127,6 @@ def test_a_new_record_starts_empty(tmp_path: Path) -> None:
 def test_a_record_that_lost_rows_is_refused_instead_of_filled_with_zeros(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"round": 1}\n')
-    with pytest.raises(CheckpointError, match=r"metrics.jsonl has 13 bytes; there were 26 .* rows are missing"):
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl has 13 bytes; it had 26 .* rows are missing"):
         RecordFile(path, 26)
     assert path.read_bytes() == b'{"round": 1}\n'

@@ -17,7 +17,7 @@ import fedal
 from fedal import methods
 from fedal.cli.options import Said, takes_settings
 from fedal.config import Config
-from fedal.facts import Changes, facts_of, setting, told_to_sites, without_effect
+from fedal.facts import Changes, facts_of, sent_to_sites, setting, without_effect
 from fedal.methods.client import ClientLogic
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
@@ -48,12 +48,12 @@ def test_who_adds_a_setting_decides_whether_sites_are_told_and_what_it_changes()
 
 def test_what_sites_are_told_decides_their_numbers_and_names_neither_code_nor_files() -> None:
     """The contract of a deployment: adding to this list is a decision, not an accident."""
-    assert set(told_to_sites(Config)) == {
+    assert set(sent_to_sites(Config)) == {
         "method", "seed", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "precision", "channels_last",
         "fused", "options",
     }  # fmt: skip
     config = Config(method="fedmd", data="mine.npz", models="my.nets:Net")
-    assert json.loads(json.dumps(config.for_sites())).keys() == set(told_to_sites(Config))
+    assert json.loads(json.dumps(config.for_sites())).keys() == set(sent_to_sites(Config))
     assert config.for_sites()["options"] == config.options.model_dump(mode="json")
 
 
@@ -138,7 +138,7 @@ def custom_method() -> Iterator[str]:
 
     name = methods.register(Method("cached", "for this test", Options, ClientLogic)).name
     yield name
-    methods._own.pop(name)
+    methods._registered.pop(name)
 
 
 def test_an_option_of_a_method_may_have_facts_of_its_own(custom_method: str) -> None:

@@ -24,8 +24,8 @@ HALVES = ([2, 2], [2, 2], [0, 0], [1, 1], True)
 
 @pytest.fixture
 def public(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, way in kernels.PUBLIC.items():
-        monkeypatch.setattr(kernels, name, way)
+    for name, kernel in kernels.PUBLIC.items():
+        monkeypatch.setattr(kernels, name, kernel)
 
 
 def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -62,7 +62,9 @@ def calls() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
 @pytest.mark.parametrize("case", list(calls()))
 def test_both_ways_have_the_same_values(case: str) -> None:
     name = case.partition(",")[0]
-    found, expected = (kernels._outcome(way, *calls()[case]) for way in (getattr(kernels, name), kernels.PUBLIC[name]))
+    found, expected = (
+        kernels._outcome(kernel, *calls()[case]) for kernel in (getattr(kernels, name), kernels.PUBLIC[name])
+    )
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6 if ours.dtype == torch.float32 else 1e-12, atol=1e-12)
 
@@ -103,7 +105,7 @@ def test_a_kernel_that_does_something_else_is_not_taken(
         return 2 * x
 
     monkeypatch.setattr(kernels, "torch", SimpleNamespace(**vars(torch) | vars(other())))
-    assert kernels.tried("double", double, numbers(3)) is double
+    assert kernels.chosen("double", double, numbers(3)) is double
 
 
 def test_one_that_does_the_same_is_taken_and_its_arguments_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +114,7 @@ def test_one_that_does_the_same_is_taken_and_its_arguments_stay_as_they_are(monk
 
     x = numbers(3)
     monkeypatch.setattr(kernels, "torch", SimpleNamespace(**vars(torch) | {"twice": twice}))
-    assert kernels.tried("twice", lambda x: x.mul_(2), x) is twice
+    assert kernels.chosen("twice", lambda x: x.mul_(2), x) is twice
     assert torch.equal(x, numbers(3))
 
 

@@ -21,7 +21,7 @@ from fedal.errors import ConfigError
 from fedal.machine import available_cores, peak_memory
 
 ROOT = Path(__file__).parents[1]
-SENTENCE = "fedal runs on Linux and macOS. On Windows use it inside WSL2, which is Linux: wsl --install"
+SENTENCE = "fedal runs on Linux and macOS. On Windows, use it inside WSL2: wsl --install"
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_a_method_that_sends_weights_cannot_claim_to_be_black_box(leak: Leak, di
 
 
 def test_a_message_that_does_not_say_what_it_reveals_is_no_message() -> None:
-    with pytest.raises(TypeError, match="Silent does not say what it reveals"):
+    with pytest.raises(TypeError, match="Silent does not declare what it reveals"):
         type("Silent", (Message,), {})
     assert type("Inheriting", (Outputs,), {}).leak == Leak.PUBLIC_OUTPUTS
 

@@ -49,7 +49,7 @@ def test_accuracy_is_measured_in_evaluation_mode_and_moves_no_buffer() -> None:
 
 def test_outputs_that_are_not_finite_are_an_error_and_no_accuracy() -> None:
     x = Samples(np.array([[0.0, np.nan]], dtype=np.float32), torch.float32)
-    with pytest.raises(NonFiniteError, match="outputs on the test set are not finite"):
+    with pytest.raises(NonFiniteError, match="non-finite values on the test set"):
         accuracy(Echo(), x, torch.tensor([0]), torch.arange(1))
 
 

@@ -171,7 +171,7 @@ def test_bytes_of_a_wrong_number_are_refused(bits: int, damage: str) -> None:
 
 def test_a_codeword_that_names_nothing_is_refused() -> None:
     _, decoder = pair(1)
-    with pytest.raises(WireError, match="codeword 15 names no soft label of 10 classes"):
+    with pytest.raises(WireError, match="codeword 15 is not a soft label of 10 classes"):
         decoder.decode(torch.tensor([0xFF], dtype=torch.uint8), ids(0, 1), FLOAT, CPU)
     with pytest.raises(WireError, match="too many"):  # the padding is not zero
         decoder.decode(torch.tensor([0x01], dtype=torch.uint8), ids(0), FLOAT, CPU)

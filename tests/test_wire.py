@@ -109,7 +109,7 @@ def test_a_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
 def test_another_type_of_numbers_is_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(WireError, match=f"numbers of type {dtype}; this run uses torch.float32"):
+    with pytest.raises(WireError, match=f"has dtype {dtype}; this run uses torch.float32"):
         fedal_wire().up("a", Outputs(torch.zeros(4, 3, dtype=dtype)), None, None)
 
 
@@ -122,7 +122,7 @@ def test_something_that_is_no_tensor_is_refused() -> None:
 def test_a_number_that_is_not_finite_is_refused_in_both_directions(number: float) -> None:
     bad = torch.zeros(4, 3)
     bad[2, 1] = number
-    with pytest.raises(NonFiniteError, match=r'Outputs.values from client "a" holds numbers that are not finite'):
+    with pytest.raises(NonFiniteError, match=r'Outputs.values from client "a" contains non-finite values'):
         fedal_wire().up("a", Outputs(bad), None, None)
     with pytest.raises(NonFiniteError, match=r'Guidance.grad to client "a"'):
         fedal_wire().down("a", guidance(grad=bad))
@@ -130,7 +130,7 @@ def test_a_number_that_is_not_finite_is_refused_in_both_directions(number: float
 
 @pytest.mark.parametrize(("batch", "expected"), [("other", "this"), (None, "this"), ("other", None)])
 def test_an_answer_about_another_batch_is_refused(batch: str | None, expected: str | None) -> None:
-    with pytest.raises(WireError, match=f'client "a" answered about public batch {batch}, this exchange'):
+    with pytest.raises(WireError, match=f'client "a" answered for public batch {batch}; this exchange'):
         fedal_wire().up("a", Outputs(torch.zeros(4, 3)), batch, expected)
 
 
@@ -147,7 +147,7 @@ def test_an_axis_that_the_run_does_not_know_is_refused() -> None:
         leak = Leak.PARAMETERS
         layout = {"weight": ("inputs", "K")}  # noqa: RUF012
 
-    with pytest.raises(WireError, match='has an axis "inputs"; this run knows B, K'):
+    with pytest.raises(WireError, match='has an axis "inputs"; the axes of this run are B, K'):
         Wire((Layer,), (), {"B": 4, "K": 3}, torch.float32).up("a", Layer(torch.zeros(5, 3)), None, None)
 
 

@@ -86,14 +86,14 @@ def pending(federation: Any) -> list[str]:
 
 def test_a_client_that_ends_early_is_named() -> None:
     federation = build_federation(method(only("ben", Client, exchanges=1)), nets=NETS)
-    with pytest.raises(OutOfStepError, match='round 0: client "ben" ended after 1 exchanges, the server expects more'):
+    with pytest.raises(OutOfStepError, match='round 0: client "ben" ended after 1 exchanges; the server expects more'):
         federation.run_round(0)
     assert pending(federation) == []
 
 
 def test_a_client_that_sends_too_much_is_named() -> None:
     federation = build_federation(method(only("cleo", Client, exchanges=3)), nets=NETS)
-    with pytest.raises(OutOfStepError, match='client "cleo" still sends after 2 exchanges, the server is done'):
+    with pytest.raises(OutOfStepError, match='client "cleo" still sends after 2 exchanges; the server is done'):
         federation.run_round(0)
     assert pending(federation) == []
 
@@ -149,7 +149,7 @@ def test_an_answer_about_another_batch_is_refused() -> None:
             for i in reversed(range(TAU)):
                 yield Outputs(self.learner.logits(self.public.batch(t, i)))
 
-    with pytest.raises(WireError, match='round 0, exchange 0: client "anna" answered about public batch'):
+    with pytest.raises(WireError, match='round 0, exchange 0: client "anna" answered for public batch'):
         build_federation(method(Backwards), nets=NETS).run_round(0)
 
 
@@ -293,7 +293,7 @@ def test_a_number_that_is_not_finite_keeps_its_kind_of_error() -> None:
         def received(self, t: int, i: int, down: Consensus) -> None:
             self.step(boom=torch.full_like(down.mean, torch.inf))
 
-    with pytest.raises(NonFiniteError, match='client "anna", round 0, exchange 1: the gradient of boom is not finite'):
+    with pytest.raises(NonFiniteError, match='client "anna", round 0, exchange 1: the gradient of boom has non-finite values'):
         build_federation(method(Diverging), nets=NETS).run_round(0)
 
 

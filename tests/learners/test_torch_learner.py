@@ -295,7 +295,7 @@ def test_features_without_a_pass_that_gave_them_are_an_error() -> None:
 
 
 def test_a_model_that_shows_no_features_says_so() -> None:
-    with pytest.raises(ConfigError, match="Sequential shows no features"):
+    with pytest.raises(ConfigError, match="Sequential has no features"):
         learner_of(mlp).logits_and_features(batch()[0])
     with pytest.raises(ConfigError, match="choose a method that needs outputs only"):
         _ = learner_of(mlp).feature_width

@@ -260,7 +260,7 @@ def test_two_classes_and_a_void_teacher_are_refused_before_training() -> None:
 
 
 def test_a_model_without_features_is_refused_before_training() -> None:
-    with pytest.raises(ConfigError, match="shows no features"):
+    with pytest.raises(ConfigError, match="has no features"):
         build_federation("fccl+", nets={"anna": mlp, "ben": mlp})
 
 

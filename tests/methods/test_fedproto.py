@@ -242,7 +242,7 @@ def test_different_feature_widths_are_refused_before_training(method: str, tmp_p
 @pytest.mark.parametrize("method", ["fedproto", "fedproto-public"])
 @pytest.mark.parametrize("net", [mlp, conv_batch_norm])
 def test_a_model_that_shows_no_features_is_refused_before_training(method: str, net: Any) -> None:
-    with pytest.raises(NotApplicableError, match="Sequential shows no features"):
+    with pytest.raises(NotApplicableError, match="Sequential has no features"):
         build_federation(method, nets={"anna": with_features, "ben": net})
 
 

@@ -179,7 +179,7 @@ def test_few_mean_inputs_share_their_batch_statistics_with_private_samples(
     """Three blurred images alone are poor statistics; a model without BatchNorm does not notice the company."""
     weights = []
     for few in (0, 8):
-        monkeypatch.setattr(hfd, "FEW", few)
+        monkeypatch.setattr(hfd, "MIN_BATCH", few)
         clients = run_rounds(build(nets={"anna": net, "ben": net}, dtype=torch.float64), 2).clients.values()
         weights.append(torch.cat([part.flatten() for logic in clients for part in logic.learner.weights().values()]))
     assert torch.allclose(*weights, rtol=0, atol=1e-12) != notices

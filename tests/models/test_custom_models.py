@@ -79,7 +79,7 @@ def test_every_call_makes_a_new_model(nets):
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("greedy", 'asks for "depth"'),
+        ("greedy", 'requires "depth"'),
         ("not_a_module", "gave str; expected a torch.nn.Module"),
         ("ready", "not a factory"),
         ("number", "expected a function or class, found int"),

@@ -143,5 +143,5 @@ def test_forgotten_passes_teach_nothing() -> None:
 
 def test_layers_that_look_at_the_batch_or_draw_numbers_are_refused() -> None:
     for model in (SmallCNN((1, 8, 8), K, batch_norm=True), nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, K))):
-        with pytest.raises(TypeError, match="no layer that can be stacked"):
+        with pytest.raises(TypeError, match="cannot be stacked"):
             StackedLearner([TorchLearner(copy.deepcopy(model)) for _ in range(2)], 3)
