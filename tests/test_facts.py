@@ -39,14 +39,14 @@ def test_a_setting_without_facts_is_found() -> None:
         facts_of(Bare)
 
 
-def test_who_adds_a_setting_decides_whether_sites_are_told_and_what_it_changes() -> None:
+def test_a_new_setting_must_state_whether_sites_get_it_and_what_it_changes() -> None:
     with pytest.raises(TypeError, match="sites"):
         setting(3, "of something", changes="weights")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="changes"):
         setting(3, "of something", sites=True)  # type: ignore[call-arg]
 
 
-def test_what_sites_are_told_decides_their_numbers_and_names_neither_code_nor_files() -> None:
+def test_settings_sent_to_sites_name_neither_code_nor_files() -> None:
     """The contract of a deployment: adding to this list is a decision, not an accident."""
     assert set(sent_to_sites(Config)) == {
         "method", "seed", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "precision", "channels_last",
@@ -57,7 +57,7 @@ def test_what_sites_are_told_decides_their_numbers_and_names_neither_code_nor_fi
     assert config.for_sites()["options"] == config.options.model_dump(mode="json")
 
 
-def test_what_comparisons_ignore() -> None:
+def test_settings_that_comparisons_ignore() -> None:
     """The contract of `fedal compare` and `fedal report`: what else differs makes another run."""
     assert set(without_effect(Config)) == {
         "workers", "engine", "ray_address", "checkpoint_every", "preset", "require", "data_folder", "instruments",
@@ -75,13 +75,13 @@ def scratch(*, sites: bool, changes: Changes, option: bool = False) -> type[Conf
 
 
 @pytest.mark.parametrize("sites", [True, False])
-def test_a_new_setting_is_told_to_sites_if_it_says_so(sites: bool) -> None:
+def test_a_new_setting_is_sent_to_sites_if_its_facts_say_so(sites: bool) -> None:
     config = scratch(sites=sites, changes="weights")(fresh_air=0.25)
     assert config.for_sites().get("fresh_air") == (0.25 if sites else None)
 
 
 @pytest.mark.parametrize("changes", ["weights", "record", "nothing"])
-def test_a_new_setting_makes_another_run_unless_it_changes_nothing(changes: Changes) -> None:
+def test_a_new_setting_makes_a_different_run_unless_it_changes_nothing(changes: Changes) -> None:
     config = scratch(sites=False, changes=changes)(fresh_air=0.25)
     assert ("fresh_air" in config.deciding()) == (changes != "nothing")
 
@@ -141,14 +141,14 @@ def custom_method() -> Iterator[str]:
     methods._registered.pop(name)
 
 
-def test_an_option_of_a_method_may_have_facts_of_its_own(custom_method: str) -> None:
+def test_a_method_option_may_have_its_own_facts(custom_method: str) -> None:
     config = Config(method=custom_method, cache="on", strength=2.0)
     for settings in (config.for_sites(), config.deciding()):
         assert settings["options"]["strength"] == 2.0
         assert "cache" not in settings["options"]
 
 
-def test_a_site_decides_what_is_the_sites_also_among_options(custom_method: str) -> None:
+def test_a_site_also_controls_its_own_method_options(custom_method: str) -> None:
     pytest.importorskip("grpc")
     from fedal.deploy.entering import checked_settings
     from fedal.deploy.refusals import Code, Refused
@@ -161,7 +161,7 @@ def test_a_site_decides_what_is_the_sites_also_among_options(custom_method: str)
     assert refused.value.code == Code.SETTINGS
 
 
-def test_the_report_groups_runs_by_what_changes_a_result() -> None:
+def test_the_report_groups_runs_by_settings_that_change_results() -> None:
     base = Config(method="fedmd", seed=1).model_dump(mode="json", exclude_none=True)
     assert flat(base) == flat(base | {"seed": 2, "workers": 7, "instruments": ["zeta"]})
     assert flat(base) != flat(base | {"lr": 0.5})
@@ -190,13 +190,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> fedal.Run:
     return fedal.run(Config(**TINY), tmp_path_factory.mktemp("plain") / "run")
 
 
-def test_no_setting_that_spares_the_weights_is_left_out_here() -> None:
+def test_every_setting_that_does_not_change_weights_is_tested_here() -> None:
     sparing = {name for name, facts in facts_of(Config).items() if facts.changes != "weights"}
     assert sparing == OTHER.keys() | WITH_RAY
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_a_setting_that_says_so_spares_the_weights_and_the_numbers(name: str, plain: fedal.Run, tmp_path: Path) -> None:
+def test_settings_declared_without_effect_change_neither_weights_nor_metrics(
+    name: str, plain: fedal.Run, tmp_path: Path
+) -> None:
     other = fedal.run(plain.config.with_(**{name: OTHER[name]}), tmp_path / "run")
     assert getattr(other.config, name) != getattr(plain.config, name)
     assert weights(plain) and weights(other) == weights(plain)

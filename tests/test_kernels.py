@@ -60,7 +60,7 @@ def calls() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("case", list(calls()))
-def test_both_ways_have_the_same_values(case: str) -> None:
+def test_private_and_public_kernels_have_the_same_values(case: str) -> None:
     name = case.partition(",")[0]
     found, expected = (
         kernels._outcome(kernel, *calls()[case]) for kernel in (getattr(kernels, name), kernels.PUBLIC[name])
@@ -73,7 +73,7 @@ def test_every_kernel_is_compared() -> None:
     assert {case.partition(",")[0] for case in calls()} == kernels.PUBLIC.keys()
 
 
-def test_the_torch_at_hand_has_all_of_them() -> None:
+def test_the_installed_torch_has_all_private_kernels() -> None:
     assert kernels.in_use() == "private"
 
 
@@ -98,7 +98,7 @@ def with_more_to_say() -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("other", [gone, with_other_arguments, with_other_numbers, with_an_effect, with_more_to_say])
-def test_a_kernel_that_does_something_else_is_not_taken(
+def test_a_kernel_that_behaves_differently_is_not_used(
     other: Callable[[], SimpleNamespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def double(x: Tensor) -> Tensor:
@@ -108,7 +108,9 @@ def test_a_kernel_that_does_something_else_is_not_taken(
     assert kernels.chosen("double", double, numbers(3)) is double
 
 
-def test_one_that_does_the_same_is_taken_and_its_arguments_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_equivalent_kernel_is_used_and_the_check_does_not_change_its_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def twice(x: Tensor) -> Tensor:
         return x.mul_(2)
 
@@ -124,7 +126,7 @@ def assert_close(found: Federation, expected: Federation) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
-def test_a_federation_learns_the_same_without_them(public: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_federation_learns_the_same_with_public_kernels(public: None, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run_rounds(build_federation("fedal", dtype=torch.float64, tau=2), 3)
     monkeypatch.undo()
     assert kernels.in_use() == "private"
@@ -132,7 +134,9 @@ def test_a_federation_learns_the_same_without_them(public: None, monkeypatch: py
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_so_does_a_stack_with_convolutions(stacked: bool, public: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_with_convolutions_learns_the_same_with_public_kernels(
+    stacked: bool, public: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings: dict[str, Any] = dict(model="cnn-small", precision="fp64", stacked=stacked, tau=2)
     found = run_rounds(build_of_table_models("fedal", **settings), 3)
     monkeypatch.undo()
@@ -140,7 +144,9 @@ def test_so_does_a_stack_with_convolutions(stacked: bool, public: None, monkeypa
 
 
 @pytest.mark.parametrize("leak", [0.0, 0.2])
-def test_so_does_the_discriminator(leak: float, public: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_discriminator_learns_the_same_with_public_kernels(
+    leak: float, public: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def played() -> Tensor:
         roster = ["anna", "ben"]
         judge = Discriminator(roster, 3, leak=leak, lr=0.01, dtype=torch.float64)
@@ -154,7 +160,7 @@ def test_so_does_the_discriminator(leak: float, public: None, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("shape", [(3, 6, 8, 8), (2, 3, 7, 7), (1, 1, 1, 1)])
-def test_so_does_the_pool_to_the_bit(shape: tuple[int, ...], public: None) -> None:
+def test_the_pool_is_bit_identical_with_public_kernels(shape: tuple[int, ...], public: None) -> None:
     x = torch.randint(-2, 3, shape).double()  # full of ties: the first of equals gets the gradient
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     pooled = HalvingMaxPool()(ours)
@@ -165,7 +171,7 @@ def test_so_does_the_pool_to_the_bit(shape: tuple[int, ...], public: None) -> No
     assert torch.equal(pooled, expected) and torch.equal(ours.grad, theirs.grad)
 
 
-def test_the_record_names_those_that_go_the_public_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_names_the_public_kernels_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedal.records.environment import describe_environment, environment_differences
 
     before = describe_environment()
@@ -178,7 +184,7 @@ def test_the_record_names_those_that_go_the_public_way(monkeypatch: pytest.Monke
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc counts threads")
 @pytest.mark.processes
-def test_trying_them_starts_no_thread_and_leaves_torch_as_it_was() -> None:
+def test_choosing_kernels_starts_no_thread_and_does_not_change_torch() -> None:
     """A process that has imported fedal may be forked, and no operator may have run on more than one thread."""
     code = """
 import os, torch

@@ -79,7 +79,7 @@ def test_every_import_points_down(path: Path) -> None:
     assert arrows_up(path) == []
 
 
-def test_every_part_has_its_place() -> None:
+def test_every_part_has_a_layer() -> None:
     parts = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert parts - {"__init__"} == PLACE.keys()
 
@@ -95,12 +95,12 @@ def test_every_part_has_its_place() -> None:
         "from fedal.config import Config",
     ],
 )
-def test_an_arrow_that_is_turned_round_is_found(source: str) -> None:
+def test_an_import_that_points_up_is_found(source: str) -> None:
     assert arrows_up(ROOT / "engine" / "loop.py", source)
     assert not arrows_up(ROOT / "engine" / "loop.py", "from fedal.methods.server import Uploads\nimport torch")
 
 
-def test_modules_of_one_part_do_not_import_each_other_in_a_circle() -> None:
+def test_modules_of_one_part_have_no_circular_imports() -> None:
     known = {
         ".".join(["fedal", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__") for path in FILES
     }
@@ -123,7 +123,7 @@ def test_modules_of_one_part_do_not_import_each_other_in_a_circle() -> None:
         walk(module, ())
 
 
-def test_the_drawing_in_the_documentation_is_this_one() -> None:
+def test_the_layers_match_those_in_the_documentation() -> None:
     text = DRAWING.read_text(encoding="utf-8")
     drawn = re.search(r"<!-- layers -->\n```\n(.*?)```", text, re.S)
     assert drawn is not None

@@ -36,7 +36,7 @@ def macos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("words", [["run"], ["resume", "runs/x"], ["methods"], ["--help"], []])
-def test_the_command_line_says_it_in_one_sentence_on_windows(
+def test_the_cli_explains_in_one_sentence_that_windows_is_not_supported(
     words: list[str], windows: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fedal", *words])
@@ -56,13 +56,13 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("call", list(CALLS))
-def test_so_does_the_library(call: str, windows: None) -> None:
+def test_the_library_also_explains_that_windows_is_not_supported(call: str, windows: None) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(SENTENCE)}$"):
         CALLS[call]()
 
 
 @pytest.mark.processes
-def test_every_module_is_imported_without_what_windows_lacks() -> None:
+def test_every_module_can_be_imported_without_modules_that_windows_lacks() -> None:
     code = """
 import importlib, os, pkgutil, sys
 import grpc, matplotlib.pyplot, multiprocessing.pool, sklearn, torch, typer  # what they need is their own affair
@@ -84,7 +84,7 @@ def test_a_run_needs_nothing_that_macos_lacks(macos: None, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="asks for the cores of this process")
-def test_only_cores_that_the_process_may_use_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_available_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5, 7})
     assert available_cores() == 3
     with thread_workers(0) as workers:
@@ -101,7 +101,7 @@ def test_peak_memory_is_in_bytes_on_both_systems(monkeypatch: pytest.MonkeyPatch
     assert peak_memory() >= kilobytes and peak_memory() < before
 
 
-def test_systems_are_told_apart_in_one_place() -> None:
+def test_only_one_module_depends_on_the_system() -> None:
     pattern = re.compile(r"sched_getaffinity|^import (fcntl|resource)\b|^from (fcntl|resource)\b", re.M)
     files = [path for folder in ("src", "benchmarks", "studies") for path in (ROOT / folder).rglob("*.py")]
     found = {path.name for path in files if pattern.search(path.read_text(encoding="utf-8"))}

@@ -65,7 +65,7 @@ def test_a_method_that_sends_weights_cannot_claim_to_be_black_box(leak: Leak, di
     assert not method.black_box and method.exchanges
 
 
-def test_a_message_that_does_not_say_what_it_reveals_is_no_message() -> None:
+def test_a_message_must_declare_what_it_reveals() -> None:
     with pytest.raises(TypeError, match="Silent does not declare what it reveals"):
         type("Silent", (Message,), {})
     assert type("Inheriting", (Outputs,), {}).leak == Leak.PUBLIC_OUTPUTS
@@ -73,7 +73,7 @@ def test_a_message_that_does_not_say_what_it_reveals_is_no_message() -> None:
 
 def test_leaks_in_words() -> None:
     assert in_words(Leak.NOTHING) == "nothing"
-    assert in_words(Guidance.leak) == "outputs on public data, gradients in those outputs"
+    assert in_words(Guidance.leak) == "outputs on public data, gradients w.r.t. those outputs"
     assert in_words(Leak.PARAMETERS | Leak.ARCHITECTURE) == "model parameters, model architecture"
 
 

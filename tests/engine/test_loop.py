@@ -98,7 +98,7 @@ def test_a_client_that_sends_too_much_is_named() -> None:
     assert pending(federation) == []
 
 
-def test_a_server_without_a_reply_for_somebody_is_out_of_step() -> None:
+def test_a_server_without_a_reply_for_a_client_is_out_of_step() -> None:
     class Forgetful(Server):
         def round(self, t: int, clients: Sequence[str]) -> Any:
             return super().round(t, [n for n in clients if n != "ben"])
@@ -117,7 +117,7 @@ def test_a_round_without_exchanges_is_fine() -> None:
     assert federation.wire.up_bytes.total() == federation.wire.down_bytes.total() == 0
 
 
-def test_a_round_that_forgot_to_yield_is_explained() -> None:
+def test_a_round_without_a_yield_is_explained() -> None:
     class Plain(ClientLogic):
         def round(self, t: int) -> Any:
             self.local_training(t)
@@ -129,21 +129,21 @@ def test_a_round_that_forgot_to_yield_is_explained() -> None:
 # the border
 
 
-def test_an_undeclared_upload_is_refused_and_says_where() -> None:
+def test_an_undeclared_upload_is_refused_with_its_location() -> None:
     federation = build_federation(method(up=(Consensus,)), nets=NETS)
     with pytest.raises(WireError, match='round 3, exchange 0: Outputs from client "anna": this method declares Cons'):
         federation.run_round(3)
     assert pending(federation) == []
 
 
-def test_an_undeclared_reply_is_refused_and_says_where() -> None:
+def test_an_undeclared_reply_is_refused_with_its_location() -> None:
     federation = build_federation(method(down=(Guidance,)), nets=NETS)
     with pytest.raises(WireError, match='round 0, exchange 0: Consensus to client "anna": this method declares Guid'):
         federation.run_round(0)
     assert pending(federation) == []
 
 
-def test_an_answer_about_another_batch_is_refused() -> None:
+def test_an_answer_for_another_batch_is_refused() -> None:
     class Backwards(Client):
         def round(self, t: int) -> Any:
             for i in reversed(range(TAU)):
@@ -153,7 +153,7 @@ def test_an_answer_about_another_batch_is_refused() -> None:
         build_federation(method(Backwards), nets=NETS).run_round(0)
 
 
-def test_what_one_side_holds_cannot_be_changed_by_the_other() -> None:
+def test_neither_side_can_change_what_the_other_holds() -> None:
     """A server that scribbles over uploads, and clients that scribble over replies, disturb nobody."""
 
     class ScribblingServer(Server):
@@ -183,7 +183,7 @@ def test_what_one_side_holds_cannot_be_changed_by_the_other() -> None:
 # absence
 
 
-def test_an_absent_client_sits_out_the_round_and_the_mean_is_over_the_present() -> None:
+def test_an_absent_client_sits_out_the_round_and_the_mean_excludes_it() -> None:
     counts: list[tuple[int, str, int]] = []
 
     class Listening(Client):
@@ -202,7 +202,7 @@ def test_an_absent_client_sits_out_the_round_and_the_mean_is_over_the_present() 
     assert {(n, count) for t, n, count in counts if t == 1} == {("anna", 3), ("ben", 3), ("cleo", 3)}
 
 
-def test_a_client_that_drops_out_in_the_middle_is_closed_and_keeps_its_weights() -> None:
+def test_a_client_that_drops_out_mid_round_is_closed_and_keeps_its_weights() -> None:
     closed: list[str] = []
 
     class Closable(Client):
@@ -222,7 +222,7 @@ def test_a_client_that_drops_out_in_the_middle_is_closed_and_keeps_its_weights()
     assert federation.run_round(1) == ["anna", "ben", "cleo"]
 
 
-def test_the_present_learn_as_if_the_absent_had_never_been_asked() -> None:
+def test_present_clients_learn_as_if_absent_ones_did_not_exist() -> None:
     with_absent = build_federation("fedmd", nets=NETS, tau=TAU)
     for t in range(2):
         with_absent.run_round(t, lambda n, exchange: n == "cleo")
@@ -232,14 +232,14 @@ def test_the_present_learn_as_if_the_absent_had_never_been_asked() -> None:
         assert theirs == ours
 
 
-def test_fedal_goes_on_with_whoever_is_present() -> None:
+def test_fedal_continues_with_the_clients_that_are_present() -> None:
     federation = build_federation("fedal", nets=NETS, tau=TAU)
     for t in range(3):
         assert len(federation.run_round(t, lambda n, exchange, t=t: n == list(NETS)[t])) == 2
     assert federation.run_round(3) == list(NETS)
 
 
-def test_a_client_left_alone_is_told_that_there_is_nobody_to_learn_from() -> None:
+def test_a_single_remaining_client_is_an_error() -> None:
     federation = build_federation("fedmd", nets=NETS, tau=TAU)
     with pytest.raises(RunError, match=r'client "ben", round 0, exchange 1: ValueError: .* at least two clients'):
         federation.run_round(0, lambda n, exchange: n != "ben")
@@ -248,7 +248,7 @@ def test_a_client_left_alone_is_told_that_there_is_nobody_to_learn_from() -> Non
 # failure
 
 
-def test_an_exception_in_a_client_is_reported_with_client_round_and_exchange_and_nobody_is_resumed() -> None:
+def test_a_client_exception_names_client_round_and_exchange_and_resumes_no_client() -> None:
     resumed: list[tuple[str, int]] = []
 
     class Failing(Client):
@@ -268,7 +268,7 @@ def test_an_exception_in_a_client_is_reported_with_client_round_and_exchange_and
     assert [i for _, i in resumed][:3] == [0, 0, 0]  # new coroutines from the start, the old ones are gone
 
 
-def test_an_exception_while_others_work_lets_them_come_to_their_exchange_and_closes_them() -> None:
+def test_after_an_exception_the_other_clients_finish_their_step_and_are_closed() -> None:
     closed: list[str] = []
 
     class Failing(Client):
@@ -288,16 +288,18 @@ def test_an_exception_while_others_work_lets_them_come_to_their_exchange_and_clo
     assert sorted(closed) == ["ben", "cleo"] and pending(federation) == []
 
 
-def test_a_number_that_is_not_finite_keeps_its_kind_of_error() -> None:
+def test_a_non_finite_value_keeps_its_error_type() -> None:
     class Diverging(Client):
         def received(self, t: int, i: int, down: Consensus) -> None:
             self.step(boom=torch.full_like(down.mean, torch.inf))
 
-    with pytest.raises(NonFiniteError, match='client "anna", round 0, exchange 1: the gradient of boom has non-finite values'):
+    with pytest.raises(
+        NonFiniteError, match='client "anna", round 0, exchange 1: the gradient of boom has non-finite values'
+    ):
         build_federation(method(Diverging), nets=NETS).run_round(0)
 
 
-def test_an_exception_in_the_server_is_reported_with_the_round_and_clients_are_closed() -> None:
+def test_a_server_exception_names_the_round_and_closes_the_clients() -> None:
     class Failing(Server):
         def round(self, t: int, clients: Sequence[str]) -> Any:
             inner = super().round(t, clients)
@@ -310,7 +312,7 @@ def test_an_exception_in_the_server_is_reported_with_the_round_and_clients_are_c
     assert pending(federation) == []
 
 
-def test_after_a_failed_round_the_next_one_plays() -> None:
+def test_the_next_round_runs_after_a_failed_one() -> None:
     failed = build_federation(method(), nets=NETS)
     failed.run_round(0)
     state = {n: logic.learner.state_dict() for n, logic in failed.clients.items()}
@@ -327,7 +329,7 @@ def test_after_a_failed_round_the_next_one_plays() -> None:
 # workers
 
 
-def test_workers_give_results_in_order_and_raise_the_first_error_after_all_are_done() -> None:
+def test_workers_return_results_in_order_and_raise_the_first_error_after_all_are_done() -> None:
     done: list[int] = []
 
     def work(item: int) -> int:
@@ -344,7 +346,7 @@ def test_workers_give_results_in_order_and_raise_the_first_error_after_all_are_d
         assert sorted(done) == [0, 3, 4]
 
 
-def test_an_interrupt_waits_for_those_who_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_waits_for_running_items(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedal.engine import threads
 
     finished, calls, original = threading.Event(), [], threads.wait
@@ -379,7 +381,7 @@ def test_both_kinds_of_workers_are_workers() -> None:
         assert isinstance(pool, ThreadWorkers)
 
 
-def test_pending_is_what_this_file_thinks_it_is() -> None:
+def test_the_helper_pending_sees_pending_passes() -> None:
     learner = TorchLearner(mlp())
     learner.logits(torch.zeros(2, 1, 4, 4))
     assert len(learner._pending) == 1

@@ -87,7 +87,7 @@ def assert_same(folder: Path, expected: fedal.Run) -> None:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(0, marks=pytest.mark.soak), pytest.param(3, marks=pytest.mark.soak)])
-def test_ray_gives_the_bits_of_threads_whether_or_not_actors_are_killed(kills: int, tmp_path: Path) -> None:
+def test_ray_matches_threads_bit_for_bit_whether_or_not_actors_are_killed(kills: int, tmp_path: Path) -> None:
     needs("ray", "ray")
     threads = fedal.run(fedal.Config(**SETTINGS), tmp_path / "threads")
     process = start(tmp_path / "ray", workers=2, **SETTINGS)
@@ -116,7 +116,7 @@ def end_group(process: subprocess.Popen[Any]) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
-def test_a_ray_run_that_was_killed_or_interrupted_resumes_to_the_bits_of_threads(
+def test_a_killed_or_interrupted_ray_run_resumes_to_the_same_bits_as_threads(
     sent: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     needs("ray", "ray")
@@ -138,7 +138,7 @@ def test_a_ray_run_that_was_killed_or_interrupted_resumes_to_the_bits_of_threads
 
 
 @pytest.mark.soak
-def test_a_live_cluster_gives_the_bits_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_cluster_matches_threads_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a token, as newer clusters want it, and on loopback, as `--engine ray` starts its own."""
     needs("ray", "ray")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
@@ -183,7 +183,7 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "run").exists()
 
 
-def test_an_address_where_nobody_answers_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_unreachable_address_is_refused_at_once(tmp_path: Path) -> None:
     needs("ray", "ray")
     answer = command("run", *TINY, "--engine", "ray", "--ray-address", "127.0.0.1:1", "--out", tmp_path / "run")
     assert answer.code == 2
@@ -204,6 +204,6 @@ def test_models_given_in_python_are_refused_by_ray(tmp_path: Path) -> None:
         ({"engine": "slurm"}, "threads"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], problem: str) -> None:
+def test_incompatible_settings_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         fedal.Config(**settings)

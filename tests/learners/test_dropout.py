@@ -94,7 +94,7 @@ def test_the_anchor_of_a_pass_drops_the_same_units_as_the_student() -> None:
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
-def test_the_expectation_of_what_passes_is_the_input(p: float) -> None:
+def test_the_expected_output_is_the_input(p: float) -> None:
     learner = learner_of(nn.Dropout(p))
     out = learner.logits(torch.ones(400, 500))
     assert out.mean().item() == pytest.approx(1.0, abs=0.02)
@@ -104,7 +104,7 @@ def test_the_expectation_of_what_passes_is_the_input(p: float) -> None:
 
 
 @pytest.mark.parametrize(("p", "expected"), [(0.0, 1.0), (1.0, 0.0)])
-def test_nothing_and_everything_can_be_dropped(p: float, expected: float) -> None:
+def test_probabilities_zero_and_one_drop_nothing_and_everything(p: float, expected: float) -> None:
     assert learner_of(nn.Dropout(p)).logits(torch.ones(8, 100)).eq(expected).all()
 
 
@@ -145,7 +145,7 @@ def test_no_mask_comes_from_the_global_generator() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_recomputation_inside_backward_is_refused_instead_of_drawing_another_mask() -> None:
+def test_recomputation_inside_backward_is_refused_rather_than_given_another_mask() -> None:
     class Checkpointed(Bare):
         def forward(self, x: Tensor) -> Tensor:
             from torch.utils.checkpoint import checkpoint
@@ -191,7 +191,7 @@ def test_a_model_that_draws_from_a_global_generator_is_refused(model: nn.Module,
         refuse_hidden_randomness(TorchLearner(model), torch.ones(2, 3), "a")
 
 
-def test_dropout_layers_pass_the_probe_and_it_leaves_no_trace() -> None:
+def test_dropout_layers_pass_the_probe_which_leaves_no_trace() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
     probed, other = TorchLearner(model), TorchLearner(model)
     refuse_hidden_randomness(probed, torch.randn(2, 3, generator=torch.Generator().manual_seed(0)), "a")

@@ -89,7 +89,7 @@ def test_these_comparisons_can_fail() -> None:
         assert differing_clients(fedal, other) == list(NETS)
 
 
-def test_local_training_does_not_depend_on_who_else_is_there() -> None:
+def test_local_training_does_not_depend_on_the_other_clients() -> None:
     alone = played("local", nets={"anna": mlp})
     together = played("local")
     assert fingerprint(alone.clients["anna"].learner.state_dict()) == fingerprint(
@@ -153,7 +153,7 @@ class FreshThreads:
         return [results[index] for index in range(len(numbered))]
 
 
-def test_which_thread_resumes_a_client_and_when_changes_no_bit() -> None:
+def test_the_thread_and_time_of_resumption_change_no_bit() -> None:
     assert differing_clients(played("fedal"), played("fedal", workers=FreshThreads())) == []
 
 
@@ -247,7 +247,7 @@ def test_fedal_equals_autograd_of_the_papers_losses(n_clients: int, rounds: int)
         assert not torch.allclose(next(start[n].parameters()), next(naive[n].parameters()), atol=1e-3)
 
 
-def test_the_balanced_local_loss_is_cross_entropy_on_logits_plus_the_log_of_the_own_label_frequencies() -> None:
+def test_the_balanced_local_loss_is_cross_entropy_on_logits_plus_log_label_frequencies() -> None:
     federation = build_federation(
         "local", nets={"anna": mlp}, dtype=torch.float64, tau=2, local_loss="balanced", prior_smoothing=0.5
     )
@@ -293,7 +293,7 @@ class Opaque:
 
 
 @pytest.mark.parametrize("method", ["local", "fedmd", "fedmd-lf", "fedal"])
-def test_a_method_needs_nothing_of_a_learner_but_its_verbs(method: str) -> None:
+def test_a_method_uses_only_the_verbs_of_a_learner(method: str) -> None:
     assert differing_clients(played(method), played(method, wrap=Opaque)) == []
     assert not hasattr(Opaque(TorchLearner(mlp())), "module")
 
@@ -304,16 +304,16 @@ def test_a_weight_of_zero_drops_its_term_even_if_the_term_is_infinite() -> None:
     assert weighted(2.0, torch.ones(2)).tolist() == [2.0, 2.0]
 
 
-def test_a_dropped_adversary_may_be_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_adversary_may_have_any_value(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = played("fedmd-lf", 1)
     module = importlib.import_module("fedal.methods.outputs.fedal")
-    spoiled = played_with_spoiled_guidance(module, monkeypatch, adversarial=0.0)
+    spoiled = trained_with_spoiled_guidance(module, monkeypatch, adversarial=0.0)
     assert differing_clients(expected, spoiled) == []
     with pytest.raises(NonFiniteError, match=r'client "anna", round 0, exchange 1: the gradient of adversarial is not'):
-        played_with_spoiled_guidance(module, monkeypatch, adversarial=1.0)
+        trained_with_spoiled_guidance(module, monkeypatch, adversarial=1.0)
 
 
-def played_with_spoiled_guidance(module: Any, monkeypatch: pytest.MonkeyPatch, adversarial: float) -> Federation:
+def trained_with_spoiled_guidance(module: Any, monkeypatch: pytest.MonkeyPatch, adversarial: float) -> Federation:
     """FedAL after whose wire the gradient that came down is infinite."""
     federation = build_federation("fedal", adversarial=adversarial)
     honest = federation.wire.down
@@ -342,7 +342,7 @@ def test_a_transfer_without_any_term_takes_no_step(method: str, options: dict[st
     assert federation.wire.up_bytes.total() > 0
 
 
-def test_a_gradient_that_is_not_finite_names_the_term_and_takes_no_step() -> None:
+def test_a_non_finite_gradient_names_the_term_and_takes_no_step() -> None:
     logic = build_federation("local", nets={"anna": mlp}).clients["anna"]
     before = fingerprint(logic.learner.state_dict())
     x, y = logic.private.batch(0, 0)
@@ -386,5 +386,5 @@ def test_the_first_anchor_pass_of_a_stage_is_really_skipped(monkeypatch: pytest.
     assert len(asked) == 2 * 2 * 2 * (3 - 1)  # rounds x clients x stages x (tau - 1)
 
 
-def test_an_outside_method_can_use_the_same_vocabulary() -> None:
+def test_a_users_method_can_use_the_same_building_blocks() -> None:
     assert {"local_training", "public_passes", "anchor", "step"} <= set(vars(ClientLogic))

@@ -83,7 +83,7 @@ def test_a_prototype_is_the_mean_over_the_clients_that_have_the_class(average: s
     assert answer(server(average=average), up) == {"anna": expected, "ben": expected}
 
 
-def test_a_class_that_nobody_shows_this_time_keeps_its_last_prototype() -> None:
+def test_a_class_without_uploads_keeps_its_last_prototype() -> None:
     half = server()
     answer(half, {"anna": uploaded([0, 0, 1], [[7.0, 8.0]])})
     assert answer(half, {"ben": uploaded([1, 0, 0], [[3.0, 4.0]])}) == {"ben": [[3.0, 4.0], [0.0, 0.0], [7.0, 8.0]]}
@@ -118,7 +118,7 @@ def test_a_round_equals_autograd_of_the_written_loss(tau: int) -> None:
     assert_same_weights(federation, models)
 
 
-def test_without_its_term_it_is_lonely_training() -> None:
+def test_without_its_term_it_is_local_only_training() -> None:
     assert differing_clients(run_rounds(build("fedproto", distillation=0.0), 3), run_rounds(build("local"), 3)) == []
     assert differing_clients(run_rounds(build("fedproto"), 3), run_rounds(build("local"), 3)) == list(NETS)
 
@@ -131,7 +131,7 @@ def test_a_sample_whose_class_has_no_prototype_adds_nothing() -> None:
     assert torch.equal(target, torch.stack([torch.full((WIDTH,), 2.0), g[1], torch.ones(WIDTH)]))
 
 
-def test_only_the_classes_that_were_shown_are_sent() -> None:
+def test_only_the_classes_that_were_seen_are_sent() -> None:
     sent: dict[str, Any] = {}
     federation = run_rounds(build("fedproto", tau=4, split=split_of_classes(SKEWED), observe=sent.update), 1)
     for n, classes in SKEWED.items():
@@ -143,7 +143,7 @@ def test_only_the_classes_that_were_shown_are_sent() -> None:
     assert not federation.server.prototypes[2].any()
 
 
-def test_fresh_prototypes_are_means_over_all_own_samples_after_the_round() -> None:
+def test_fresh_prototypes_are_means_over_all_private_samples_after_the_round() -> None:
     sent: dict[str, Any] = {}
     federation = run_rounds(build("fedproto", prototypes="fresh", observe=sent.update), 1)
     for n, client in federation.clients.items():
@@ -154,7 +154,7 @@ def test_fresh_prototypes_are_means_over_all_own_samples_after_the_round() -> No
         assert torch.equal(sent[n].counts, client.private.label_counts.int())
 
 
-def test_prototypes_that_were_missed_are_those_of_the_last_exchange() -> None:
+def test_a_client_that_misses_an_exchange_keeps_the_last_prototypes() -> None:
     federation = run_rounds(build("fedproto"), 1)
     before = fingerprint(federation.clients["ben"].prototypes)
     federation.run_round(1, is_absent=lambda client, exchange: client == "ben")
@@ -196,7 +196,7 @@ def test_on_public_data_a_round_equals_autograd_of_the_written_loss(tau: int) ->
     assert_same_weights(federation, models)
 
 
-def test_the_last_layer_takes_no_step_on_public_data() -> None:
+def test_the_last_layer_does_not_change_on_public_data() -> None:
     client = build("fedproto-public", tau=1).clients["anna"]
     round_ = client.round(0)
     features = next(round_).values
@@ -207,7 +207,7 @@ def test_the_last_layer_takes_no_step_on_public_data() -> None:
     assert {name.partition(".")[0] for name in after if not torch.equal(after[name], before[name])} == {"body"}
 
 
-def test_on_public_data_without_its_term_it_is_lonely_training() -> None:
+def test_on_public_data_without_its_term_it_is_local_only_training() -> None:
     assert (
         differing_clients(run_rounds(build("fedproto-public", distillation=0.0), 3), run_rounds(build("local"), 3))
         == []
@@ -241,7 +241,7 @@ def test_different_feature_widths_are_refused_before_training(method: str, tmp_p
 
 @pytest.mark.parametrize("method", ["fedproto", "fedproto-public"])
 @pytest.mark.parametrize("net", [mlp, conv_batch_norm])
-def test_a_model_that_shows_no_features_is_refused_before_training(method: str, net: Any) -> None:
+def test_a_model_without_features_is_refused_before_training(method: str, net: Any) -> None:
     with pytest.raises(NotApplicableError, match="Sequential has no features"):
         build_federation(method, nets={"anna": with_features, "ben": net})
 

@@ -31,7 +31,7 @@ def keeps_the_promise(method: Method, module: str) -> bool:
 
 
 @pytest.mark.parametrize("name", list(methods.MODULES))
-def test_every_method_lies_where_what_it_reveals_belongs(name: str) -> None:
+def test_every_method_is_in_the_folder_of_what_it_reveals(name: str) -> None:
     assert keeps_the_promise(methods.get(name), methods.MODULES[name])
 
 

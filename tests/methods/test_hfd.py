@@ -45,7 +45,7 @@ def mean_inputs(federation: Federation, client: str) -> dict[int, Tensor]:
 # the exchange of mean inputs
 
 
-def test_with_two_clients_the_mean_inputs_of_the_others_are_the_other_clients() -> None:
+def test_with_two_clients_each_receives_the_mean_inputs_of_the_other() -> None:
     said: list[dict[str, Any]] = []
     federation = run_rounds(
         build(nets={"anna": mlp, "ben": conv_batch_norm}, observe=lambda up: said.append(dict(up))), 1
@@ -57,7 +57,7 @@ def test_with_two_clients_the_mean_inputs_of_the_others_are_the_other_clients() 
             torch.testing.assert_close(received[label], expected, rtol=0, atol=1e-6)
 
 
-def test_mean_inputs_are_over_those_who_have_the_class() -> None:
+def test_mean_inputs_are_over_the_clients_that_have_the_class() -> None:
     federation = run_rounds(build(split=split_of_classes({"anna": (0, 1), "ben": (1, 2), "cleo": (1,)})), 1)
     own = {n: mean_inputs(federation, n) for n in MLPS}
     anna = federation.clients["anna"]._inputs
@@ -93,7 +93,7 @@ def test_a_client_that_missed_the_first_round_joins_later() -> None:
     assert federation.clients["anna"]._inputs["others"].tolist() == [1, 1, 1]  # as it was when it asked
 
 
-def test_a_class_that_only_a_late_client_has_is_no_answer_of_those_who_do_not_know_it() -> None:
+def test_outputs_on_a_late_clients_class_exclude_clients_without_its_mean_input() -> None:
     federation = build(split=split_of_classes({"anna": (0, 1), "ben": (2,), "cleo": (0, 1)}))
     federation.run_round(0, is_absent=lambda client, exchange: client == "ben")
     received: dict[str, Tensor] = {}
@@ -163,7 +163,7 @@ def test_a_round_equals_autograd_of_the_written_loss(joint: bool, classes: dict[
             torch.testing.assert_close(value, model.state_dict()[name], rtol=0, atol=1e-12)
 
 
-def test_mean_inputs_do_not_move_the_running_averages_of_batch_norm() -> None:
+def test_mean_inputs_do_not_change_the_running_averages_of_batch_norm() -> None:
     nets = {"anna": conv_batch_norm, "ben": conv_batch_norm}
     for joint in (False, True):
         federation = run_rounds(build(nets=nets, tau=2, joint=joint), 3)
@@ -185,7 +185,7 @@ def test_few_mean_inputs_share_their_batch_statistics_with_private_samples(
     assert torch.allclose(*weights, rtol=0, atol=1e-12) != notices
 
 
-def test_nobody_else_to_learn_from_is_lonely_training() -> None:
+def test_without_other_clients_it_is_local_only_training() -> None:
     settings = dict(nets={"anna": mlp, "ben": mlp}, tau=2)
     for joint in (False, True):
         federation = build(**settings, joint=joint)
@@ -213,7 +213,7 @@ def test_what_it_reveals_and_needs() -> None:
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_on_digits_it_beats_lonely_training_by_far(joint: bool, tmp_path: Path) -> None:
+def test_on_digits_it_beats_local_only_training_by_far(joint: bool, tmp_path: Path) -> None:
     settings = dict(clients=4, iterations=60, models="same", eval_every=60)
     alone = fedal.run(fedal.Config(method="local", **settings), tmp_path / "local")
     run = fedal.run(fedal.Config(method="hfd", **settings, options={"joint": joint}), tmp_path / "hfd")

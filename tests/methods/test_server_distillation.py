@@ -64,7 +64,7 @@ def naive_round(federation: Federation, models: dict[str, Any], steps: Any, t: i
 
 
 @pytest.mark.parametrize(("method", "average"), [("mhat", "logits"), ("cfd", "probs")])
-def test_the_algorithm_written_down_with_autograd_gives_the_same_weights(method: str, average: str) -> None:
+def test_the_algorithm_written_with_autograd_gives_the_same_weights(method: str, average: str) -> None:
     nets = {"anna": mlp, "bob": mlp, "cleo": mlp}
     options = UNCOMPRESSED if method == "cfd" else {"tau": 2}
     federation = build_federation(method, nets=nets, dtype=torch.float64, **options)
@@ -95,7 +95,7 @@ def test_mhat_is_cfd_at_32_bits_with_logit_averaging(options: dict[str, Any]) ->
     assert plain.wire.state_dict() == coded.wire.state_dict()
 
 
-def test_averaging_probabilities_is_something_else() -> None:
+def test_averaging_probabilities_gives_different_weights() -> None:
     logits, probs = played("mhat", tau=2), played("mhat", tau=2, average="probs")
     assert differing_clients(logits, probs) == list(NETS)
     assert same_everywhere(probs, played("cfd", **UNCOMPRESSED))
@@ -122,7 +122,7 @@ def test_one_bit_up_makes_the_target_a_vote(monkeypatch: pytest.MonkeyPatch) -> 
         assert torch.equal(labels, F.one_hot(f.argmax(-1), CLASSES).float())
 
 
-def test_the_server_teaches_what_it_thinks_after_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_teaches_its_outputs_after_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     taught: list[Tensor] = []
     read_as_ever = cfd.CFDClient.read
 
@@ -140,7 +140,7 @@ def test_the_server_teaches_what_it_thinks_after_its_steps(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("method", ["mhat", "cfd"])
 @pytest.mark.parametrize("options", [{"warmup": 6}, {"distillation": 0.0}])
-def test_clients_that_are_not_taught_train_alone_while_the_server_learns(method: str, options: dict[str, Any]) -> None:
+def test_during_warm_up_clients_train_alone_while_the_server_learns(method: str, options: dict[str, Any]) -> None:
     """`frozen`: passes on public data leave no trace in BatchNorm."""
     untaught = played(method, tau=2, public_mode="frozen", **options)
     assert differing_clients(untaught, played("local", tau=2)) == []
@@ -155,7 +155,7 @@ def test_clients_that_are_not_taught_train_alone_while_the_server_learns(method:
 
 
 @pytest.mark.parametrize("bits", [1, 2, 8])
-def test_delta_coding_changes_bytes_and_no_bit_of_a_model(bits: int) -> None:
+def test_delta_coding_changes_the_traffic_but_no_bit_of_a_model(bits: int) -> None:
     options = {"tau": 2, "b_up": bits, "b_down": bits, "warmup": 0}
     delta, plain = played("cfd", 10, delta=True, **options), played("cfd", 10, delta=False, **options)
     assert same_everywhere(delta, plain)
@@ -175,7 +175,7 @@ ABSENCES: dict[str, Absent] = {
 
 
 @pytest.mark.parametrize("absent", ABSENCES.values(), ids=ABSENCES)
-def test_a_client_that_missed_something_is_understood_when_it_returns(absent: Absent) -> None:
+def test_a_client_that_missed_messages_is_decoded_correctly_when_it_returns(absent: Absent) -> None:
     """Both ends would drift apart if one remembered codes that the other never got."""
 
     def with_absences(delta: bool) -> Federation:
@@ -270,9 +270,7 @@ def finals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, floa
 
 
 @pytest.mark.parametrize("method", ["mhat", "cfd"])
-def test_the_clients_do_better_than_alone_and_so_does_the_server(
-    method: str, finals: dict[str, dict[str, float]]
-) -> None:
+def test_clients_and_server_beat_local_only_training(method: str, finals: dict[str, dict[str, float]]) -> None:
     alone = finals["local"]["test_accuracy"]
     assert finals[method]["test_accuracy"] > alone + 0.03
     assert finals[method]["server_test_accuracy"] > alone + 0.03
@@ -293,6 +291,6 @@ def test_the_servers_model_is_the_largest_candidate_or_the_one_that_is_named(nam
     assert found == expected
 
 
-def test_the_servers_model_is_never_code_that_a_config_names() -> None:
+def test_a_config_cannot_name_code_as_the_servers_model() -> None:
     with pytest.raises(ConfigError, match=r"server_model = .*expected auto or a name of `fedal models`"):
         Config(method="cfd", server_model="somebody.elses:model")

@@ -48,7 +48,7 @@ def through_a_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_restored_federation_goes_on_with_the_same_bits(method: str, tmp_path: Path) -> None:
+def test_a_restored_federation_continues_bit_for_bit(method: str, tmp_path: Path) -> None:
     uninterrupted = run_rounds(build(method), BEFORE)
     saved = through_a_file(state_of(uninterrupted), tmp_path)
     run_rounds(uninterrupted, range(BEFORE, BEFORE + AFTER))
@@ -114,7 +114,7 @@ def hidden_attributes(method: str | Method, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_method_keeps_anything_that_is_neither_config_nor_state(method: str, tmp_path: Path) -> None:
+def test_no_method_keeps_anything_besides_config_and_state(method: str, tmp_path: Path) -> None:
     assert hidden_attributes(method, tmp_path) == []
 
 
@@ -139,7 +139,7 @@ class Remembering(Counting):
 
 
 @pytest.mark.parametrize(("client", "hidden"), [(Counting, ["rounds"]), (Remembering, [])])
-def test_a_hidden_attribute_would_be_found(client: Any, hidden: list[str], tmp_path: Path) -> None:
+def test_a_hidden_attribute_is_found(client: Any, hidden: list[str], tmp_path: Path) -> None:
     md = fedmd.METHOD
     method = Method("hiding", "", md.options, client, md.server, up=md.up, down=md.down, needs=md.needs)
     found = hidden_attributes(method, tmp_path)
@@ -147,7 +147,7 @@ def test_a_hidden_attribute_would_be_found(client: Any, hidden: list[str], tmp_p
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_numbers_for_the_record_are_made_anew_every_round(method: str) -> None:
+def test_the_metrics_for_the_record_are_replaced_every_round(method: str) -> None:
     federation = run_rounds(build(method), 1)
     first = dict(federation.server.observed)
     federation.server.observed = {"stale": torch.zeros(())} if first else {}

@@ -13,7 +13,7 @@ from fedal.models.pooling import HalvingMaxPool
 @pytest.mark.parametrize(
     "shape", [(3, 6, 8, 8), (3, 1, 28, 28), (2, 20, 5, 8), (2, 3, 7, 7), (1, 1, 200, 200), (1, 1, 4, 300)]
 )
-def test_values_and_gradients_are_those_of_torch(shape: tuple[int, ...], layout: torch.memory_format) -> None:
+def test_values_and_gradients_equal_torchs(shape: tuple[int, ...], layout: torch.memory_format) -> None:
     torch.manual_seed(0)
     x = torch.randint(-2, 3, shape).double()  # full of ties: the first of equals gets the gradient
     x = x.contiguous(memory_format=layout)
@@ -27,13 +27,13 @@ def test_values_and_gradients_are_those_of_torch(shape: tuple[int, ...], layout:
     assert torch.equal(ours.grad, theirs.grad)
 
 
-def test_nan_stays_visible() -> None:
+def test_nan_is_propagated() -> None:
     x = torch.zeros(1, 1, 4, 4)
     x[0, 0, 1, 2] = torch.nan
     assert HalvingMaxPool()(x).isnan().tolist() == [[[[False, True], [False, False]]]]
 
 
-def test_a_pending_pass_keeps_little() -> None:
+def test_a_pending_pass_keeps_little_memory() -> None:
     x = torch.randn(2, 6, 28, 28, requires_grad=True)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.nbytes) or tensor, lambda t: t):

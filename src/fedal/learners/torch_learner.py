@@ -30,9 +30,7 @@ class TorchSettings:
     fused: bool = True
     channels_last: bool = True
     clip: float = 0.0  # maximum norm of the whole gradient; 0 = no clipping
-    bf16: bool = (
-        False  # layers compute in bfloat16 where autocast allows it; weights and outputs keep their dtype
-    )
+    bf16: bool = False  # layers compute in bfloat16 where autocast allows it; weights and outputs keep their dtype
 
 
 class TorchLearner:
