@@ -51,8 +51,8 @@ def test_a_mean_over_no_other_client_is_an_error() -> None:
         leave_one_out(torch.zeros(4, 3), torch.zeros(4, 3), 1)
 
 
-COUNTS = torch.tensor([[3, 0, 1], [1, 0, 0], [0, 0, 4]], dtype=torch.int32)  # class 1 is nobody's
-ROWS = torch.tensor([[[1.0], [9.0], [2.0]], [[5.0], [9.0], [9.0]], [[9.0], [9.0], [12.0]]])  # 9: says nothing
+COUNTS = torch.tensor([[3, 0, 1], [1, 0, 0], [0, 0, 4]], dtype=torch.int32)  # no client has class 1
+ROWS = torch.tensor([[[1.0], [9.0], [2.0]], [[5.0], [9.0], [9.0]], [[9.0], [9.0], [12.0]]])  # 9: ignored
 
 
 def test_class_means_are_over_the_clients_that_have_the_class() -> None:

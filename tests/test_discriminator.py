@@ -1,4 +1,4 @@
-"""The network that guesses who spoke: its step, and the gradient that it gives the clients."""
+"""The discriminator: its step, and the gradient that it sends to the clients."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_restored_discriminator_continues_bit_for_bit(tmp_path: Path) -> None:
 def test_many_clients_are_processed_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     f = outputs()
     found = []
-    for rows in (len(ROSTER) * B, 2 * B, 3 * B, 1):  # all at once, halves, an unequal rest, one by one
+    for rows in (len(ROSTER) * B, 2 * B, 3 * B, 1):  # all at once, halves, an uneven remainder, one by one
         monkeypatch.setattr(module, "ROWS", rows)
         discriminator = build()
         accuracy = discriminator.train_step(f, ROSTER)

@@ -1,4 +1,4 @@
-"""Settings carry their facts: one field with facts is all that a new setting takes, and the facts are true."""
+"""Settings carry their facts: a new setting needs only one field with facts, and the facts are true."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_setting_and_every_option_of_a_method_has_facts() -> None:
 
 def test_a_setting_without_facts_is_found() -> None:
     class Bare(Config):
-        bare: int = Field(3, description="nobody decided what it changes")
+        bare: int = Field(3, description="does not state what it changes")
 
     with pytest.raises(TypeError, match=r"Bare\.bare has no facts"):
         facts_of(Bare)
@@ -58,7 +58,7 @@ def test_settings_sent_to_sites_name_neither_code_nor_files() -> None:
 
 
 def test_settings_that_comparisons_ignore() -> None:
-    """The contract of `fedal compare` and `fedal report`: what else differs makes another run."""
+    """The contract of `fedal compare` and `fedal report`: any other difference makes a different run."""
     assert set(without_effect(Config)) == {
         "workers", "engine", "ray_address", "checkpoint_every", "preset", "require", "data_folder", "instruments",
     }  # fmt: skip
@@ -88,20 +88,20 @@ def test_a_new_setting_makes_a_different_run_unless_it_changes_nothing(changes: 
 
 def test_a_new_setting_is_an_option_of_every_command_with_settings() -> None:
     model = scratch(sites=False, changes="weights", option=True)
-    heard: list[Said] = []
+    received: list[Said] = []
     app = typer.Typer()
 
     @app.command()
     @takes_settings(model=model, without=["seed"])
     def command(*, before: int = 1, said: Said, after: int = 2) -> None:
         """Listens."""
-        heard.append(said)
+        received.append(said)
 
     words = ["--fresh-air", "0.25", "--clients", "3", "--set", "tau=2"]
     answer = CliRunner().invoke(app, words, catch_exceptions=False)
     assert answer.exit_code == 0
-    assert heard[0].values == heard[0].settings() == {"fresh_air": 0.25, "clients": 3, "tau": 2}
-    assert model(**heard[0].settings()).model_dump()["fresh_air"] == 0.25
+    assert received[0].values == received[0].settings() == {"fresh_air": 0.25, "clients": 3, "tau": 2}
+    assert model(**received[0].settings()).model_dump()["fresh_air"] == 0.25
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
     places = [shown.index(word) for word in ("--before", "--method", "How fresh. [default: (0.5)]", "--set", "--after")]
     assert places == sorted(places)
@@ -110,19 +110,19 @@ def test_a_new_setting_is_an_option_of_every_command_with_settings() -> None:
 
 
 def test_options_are_read_as_the_type_of_their_setting() -> None:
-    """`clients` is a number or tables, `models` text or a list: a word on the command line can only be the first."""
-    heard: list[Said] = []
+    """`clients` is a number or tables, `models` a string or a list: the command line accepts only the former."""
+    received: list[Said] = []
     app = typer.Typer()
-    app.command()(takes_settings()(heard_by(heard)))
+    app.command()(takes_settings()(recorded_in(received)))
     words = ["--clients", "3", "--models", "a,b", "--alpha", "1", "--engine", "ray", "--rounds", "2"]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
-    assert heard[0].values == {"clients": 3, "models": "a,b", "alpha": 1.0, "engine": "ray", "rounds": 2}
-    assert [type(value) for value in heard[0].values.values()] == [int, str, float, int, str]
+    assert received[0].values == {"clients": 3, "models": "a,b", "alpha": 1.0, "engine": "ray", "rounds": 2}
+    assert [type(value) for value in received[0].values.values()] == [int, str, float, int, str]
 
 
-def heard_by(heard: list[Said]) -> Any:
+def recorded_in(received: list[Said]) -> Any:
     def command(said: Said) -> None:
-        heard.append(said)
+        received.append(said)
 
     return command
 
@@ -133,8 +133,8 @@ def heard_by(heard: list[Said]) -> Any:
 @pytest.fixture
 def custom_method() -> Iterator[str]:
     class Options(MethodOptions):
-        strength: float = Field(1.0, description="has the facts that all options have")
-        cache: str = setting("off", "where this machine keeps something", sites=False, changes="nothing")
+        strength: float = Field(1.0, description="has the facts of all options")
+        cache: str = setting("off", "where this machine keeps its cache", sites=False, changes="nothing")
 
     name = methods.register(Method("cached", "for this test", Options, ClientLogic)).name
     yield name

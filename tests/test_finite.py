@@ -1,4 +1,4 @@
-"""One question, asked in two ways: numpy where it can, torch elsewhere."""
+"""`is_finite` is computed by numpy where possible and by torch otherwise."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ def test_a_parameter_can_be_checked() -> None:
 
 
 def test_the_largest_number_is_finite() -> None:
-    assert is_finite(torch.full((100,), torch.finfo(torch.float32).max))  # their sum would not be
+    assert is_finite(torch.full((100,), torch.finfo(torch.float32).max))  # their sum would overflow

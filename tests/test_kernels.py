@@ -1,4 +1,4 @@
-"""Torch's private kernels do what the public ways do, and whatever uses them works without them."""
+"""Torch's private kernels match their public equivalents, and fedal works without them."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ def with_an_effect() -> SimpleNamespace:
     return SimpleNamespace(double=lambda x: x.mul_(2))
 
 
-def with_more_to_say() -> SimpleNamespace:
+def with_another_result() -> SimpleNamespace:
     return SimpleNamespace(double=lambda x: (2 * x, x))
 
 
-@pytest.mark.parametrize("other", [gone, with_other_arguments, with_other_numbers, with_an_effect, with_more_to_say])
+@pytest.mark.parametrize("other", [gone, with_other_arguments, with_other_numbers, with_an_effect, with_another_result])
 def test_a_kernel_that_behaves_differently_is_not_used(
     other: Callable[[], SimpleNamespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,21 +147,21 @@ def test_a_stack_with_convolutions_learns_the_same_with_public_kernels(
 def test_the_discriminator_learns_the_same_with_public_kernels(
     leak: float, public: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def played() -> Tensor:
+    def trained() -> Tensor:
         roster = ["anna", "ben"]
         judge = Discriminator(roster, 3, leak=leak, lr=0.01, dtype=torch.float64)
         for step in range(3):
             judge.train_step(numbers(2, 8, 3, seed=step), roster)
         return judge.utility_grads(numbers(2, 8, 3), roster)
 
-    found = played()
+    found = trained()
     monkeypatch.undo()
-    torch.testing.assert_close(found, played(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found, trained(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(3, 6, 8, 8), (2, 3, 7, 7), (1, 1, 1, 1)])
 def test_the_pool_is_bit_identical_with_public_kernels(shape: tuple[int, ...], public: None) -> None:
-    x = torch.randint(-2, 3, shape).double()  # full of ties: the first of equals gets the gradient
+    x = torch.randint(-2, 3, shape).double()  # many ties: the first maximum gets the gradient
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     pooled = HalvingMaxPool()(ours)
     expected = torch.nn.functional.max_pool2d(theirs, 2, ceil_mode=True)
@@ -178,8 +178,8 @@ def test_the_record_names_the_public_kernels_in_use(monkeypatch: pytest.MonkeyPa
     assert before["kernels"] == "private"
     for name in ("adam", "max_pool"):
         monkeypatch.setattr(kernels, name, kernels.PUBLIC[name])
-    said = "kernels was private, is now private but for adam, max_pool"
-    assert environment_differences(before, describe_environment()) == [said]
+    warning = "kernels was private, is now private but for adam, max_pool"
+    assert environment_differences(before, describe_environment()) == [warning]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc counts threads")

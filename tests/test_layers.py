@@ -1,6 +1,6 @@
-"""An arrow points down: a module uses what is below it and knows nothing of what is above.
+"""Imports point down: a module uses only the layers below it.
 
-Every import counts, also inside functions and under TYPE_CHECKING. docs/architecture.md draws the same layers.
+Every import counts, also inside functions and under TYPE_CHECKING. docs/architecture.md shows the same layers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import fedal
 ROOT = Path(fedal.__file__).parent
 DRAWING = Path(__file__).parent.parent / "docs" / "architecture.md"
 
-LAYERS = [  # parts on one line know nothing of each other
+LAYERS = [  # parts on one line do not import each other
     ["cli"],
     ["report", "figures"],
     ["campaigns", "deploy"],
@@ -38,12 +38,12 @@ PLACE = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 
 def part_of(module: str) -> str:
-    """fedal.engine.loop -> engine; fedal itself, which only names what is public, is above all."""
+    """fedal.engine.loop -> engine; fedal itself, which only lists the public names, is above all others."""
     return module.split(".")[1] if "." in module else ""
 
 
 def imports(path: Path, source: str | None = None) -> Iterator[str]:
-    """The modules of fedal that a file imports, wherever in it."""
+    """The modules of fedal that a file imports anywhere."""
     package = ".".join(["fedal", *path.relative_to(ROOT).parent.parts])
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8") if source is None else source)):
         if isinstance(node, ast.Import):
@@ -58,8 +58,8 @@ def imports(path: Path, source: str | None = None) -> Iterator[str]:
                 yield inner if is_module else str(node.module)
 
 
-def arrows_up(path: Path, source: str | None = None) -> list[str]:
-    """The imports of a file that point to its own level in another part, or above."""
+def imports_up(path: Path, source: str | None = None) -> list[str]:
+    """The imports of a file that point up, or to another part of its own level."""
     own = part_of(".".join(["fedal", *path.relative_to(ROOT).with_suffix("").parts]))
     found = []
     for module in imports(path, source):
@@ -76,7 +76,7 @@ FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_import_points_down(path: Path) -> None:
-    assert arrows_up(path) == []
+    assert imports_up(path) == []
 
 
 def test_every_part_has_a_layer() -> None:
@@ -96,8 +96,8 @@ def test_every_part_has_a_layer() -> None:
     ],
 )
 def test_an_import_that_points_up_is_found(source: str) -> None:
-    assert arrows_up(ROOT / "engine" / "loop.py", source)
-    assert not arrows_up(ROOT / "engine" / "loop.py", "from fedal.methods.server import Uploads\nimport torch")
+    assert imports_up(ROOT / "engine" / "loop.py", source)
+    assert not imports_up(ROOT / "engine" / "loop.py", "from fedal.methods.server import Uploads\nimport torch")
 
 
 def test_modules_of_one_part_have_no_circular_imports() -> None:
@@ -112,11 +112,11 @@ def test_modules_of_one_part_have_no_circular_imports() -> None:
     }
     done: set[str] = set()
 
-    def walk(module: str, way: tuple[str, ...]) -> None:
-        assert module not in way, " -> ".join([*way[way.index(module) :], module])
+    def walk(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
         if module not in done:
             for other in sorted(graph[module] - {module}):
-                walk(other, (*way, module))
+                walk(other, (*path, module))
             done.add(module)
 
     for module in graph:

@@ -176,7 +176,7 @@ def test_a_uniform_class_prior_changes_no_gradient() -> None:
 
 
 def test_a_prior_removes_the_class_bias_from_the_logits() -> None:
-    """At flat logits on data that follow the prior the balanced loss has no pull, plain cross-entropy has one."""
+    """At flat logits, on data that follows the prior, the balanced loss has no gradient; cross-entropy has one."""
     counts = torch.tensor([6, 3, 1])
     labels = torch.arange(3).repeat_interleave(counts)
     flat = torch.zeros(10, 3, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Linux and macOS are served, Windows gets one honest sentence: systems are simulated by what they lack."""
+"""Linux and macOS are supported, Windows gets a clear error. Systems are simulated by removing what they lack."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_library_also_explains_that_windows_is_not_supported(call: str, wind
 def test_every_module_can_be_imported_without_modules_that_windows_lacks() -> None:
     code = """
 import importlib, os, pkgutil, sys
-import grpc, matplotlib.pyplot, multiprocessing.pool, sklearn, torch, typer  # what they need is their own affair
+import grpc, matplotlib.pyplot, multiprocessing.pool, sklearn, torch, typer  # their own imports are not under test
 for name in ("fcntl", "resource", "pwd", "grp", "termios"):
     sys.modules[name] = None
 del os.sched_getaffinity
@@ -83,7 +83,7 @@ def test_a_run_needs_nothing_that_macos_lacks(macos: None, tmp_path: Path) -> No
     assert fedal.compare(["local"], 1, tmp_path / "compared", settings).rows[0].runs
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="asks for the cores of this process")
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not report a process's cores")
 def test_only_available_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5, 7})
     assert available_cores() == 3
@@ -97,7 +97,7 @@ def test_peak_memory_is_in_bytes_on_both_systems(monkeypatch: pytest.MonkeyPatch
     before = peak_memory()
     assert 10e6 < before < 100e9
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    monkeypatch.setattr(sys, "platform", "darwin")  # which counts bytes
+    monkeypatch.setattr(sys, "platform", "darwin")  # which reports bytes
     assert peak_memory() >= kilobytes and peak_memory() < before
 
 

@@ -1,4 +1,4 @@
-"""What may cross, and what it says about itself."""
+"""The messages and their declarations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAPER = ("local", "fedmd", "fedmd-lf", "fedal")
 
 
 def test_no_message_of_the_papers_methods_can_carry_parameters() -> None:
-    """All axes are samples of the public batch and classes: nothing has the shape of a model."""
+    """All axes are samples of the public batch or classes: no message has the shape of a model."""
     kinds = {kind for name in PAPER for kind in methods.get(name).up + methods.get(name).down}
     assert kinds == {Outputs, Consensus, Guidance}
     for kind in kinds:
@@ -41,7 +41,7 @@ def test_no_message_of_the_papers_methods_can_carry_parameters() -> None:
 
 
 def test_a_black_box_method_has_no_message_of_free_shape() -> None:
-    """Only a message that admits to parameters may hold tensors whose shape the wire does not know."""
+    """Only a message that declares parameters may hold tensors of unknown shape."""
     for name in methods.MODULES:
         method = methods.get(name)
         for kind in method.up + method.down:

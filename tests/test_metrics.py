@@ -1,4 +1,4 @@
-"""What is measured: accuracy, disagreement, and the subset that is evaluated while training."""
+"""The metrics: accuracy, disagreement, and the subset that is evaluated during training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedal.metrics import EVALUATION_BATCH, accuracy, disagreement, stratified_s
 
 
 class Echo:
-    """Answers with its inputs: they are the logits."""
+    """Returns its inputs as logits."""
 
     def predict(self, x: Tensor) -> Tensor:
         return x
@@ -27,16 +27,16 @@ def one_hot(classes: list[int]) -> Samples:
 
 
 def test_accuracy_is_the_share_of_the_chosen_samples_with_the_largest_logit_at_their_label() -> None:
-    said, labels = one_hot([0, 1, 2, 3, 0]), torch.tensor([0, 1, 2, 0, 1])
-    assert accuracy(Echo(), said, labels, torch.arange(5)) == 3 / 5
-    assert accuracy(Echo(), said, labels, torch.tensor([3, 4, 0])) == 1 / 3
+    logits, labels = one_hot([0, 1, 2, 3, 0]), torch.tensor([0, 1, 2, 0, 1])
+    assert accuracy(Echo(), logits, labels, torch.arange(5)) == 3 / 5
+    assert accuracy(Echo(), logits, labels, torch.tensor([3, 4, 0])) == 1 / 3
 
 
 def test_accuracy_over_many_batches_counts_every_sample_once() -> None:
     n = 2 * EVALUATION_BATCH + 7
-    said = one_hot([k % 4 for k in range(n)])
+    logits = one_hot([k % 4 for k in range(n)])
     labels = torch.tensor([k % 4 if k % 3 else (k + 1) % 4 for k in range(n)])
-    assert accuracy(Echo(), said, labels, torch.arange(n)) == pytest.approx(sum(k % 3 > 0 for k in range(n)) / n)
+    assert accuracy(Echo(), logits, labels, torch.arange(n)) == pytest.approx(sum(k % 3 > 0 for k in range(n)) / n)
 
 
 def test_accuracy_is_measured_in_evaluation_mode_and_changes_no_buffer() -> None:

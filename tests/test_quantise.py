@@ -1,4 +1,4 @@
-"""The quantiser stays on the simplex; the codec gives back what went in and takes as many bits as it says."""
+"""The quantiser stays on the simplex; the codec is lossless and writes as many bits as documented."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def ids(*samples: int) -> Indices:
 
 
 def test_three_hand_cases_of_two_bits() -> None:
-    """m = 3: plain rounding is right, has one too few, has one too many."""
+    """m = 3: plain rounding is right, one too few, or one too many."""
     probs = torch.tensor([[0.60, 0.35, 0.05], [0.46, 0.44, 0.10], [0.52, 0.24, 0.24]])
     assert (3 * probs).round().tolist() == [[2, 1, 0], [1, 1, 0], [2, 1, 1]]
     assert quantise(probs, 2).tolist() == [[2, 1, 0], [2, 1, 0], [1, 1, 1]]
-    tie = torch.tensor([[0.5, 0.5, 0.0]])  # 1.5 and 1.5 round to 2 and 2: the last of equals gives way
+    tie = torch.tensor([[0.5, 0.5, 0.0]])  # 1.5 and 1.5 round to 2 and 2: the last of the tied values is lowered
     assert quantise(tie, 2).tolist() == [[2, 1, 0]]
 
 
@@ -97,7 +97,7 @@ def test_codeword_lengths_are_those_of_the_counts() -> None:
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_encoding_and_decoding_are_inverse(data: st.DataObject) -> None:
-    """Over any sequence of batches, samples that repeat inside a batch included."""
+    """For any sequence of batches, even with repeated samples inside a batch."""
     bits, classes = data.draw(st.sampled_from([1, 2, 3, 8, 16, 32])), data.draw(st.integers(2, 12))
     ends = pair(bits, 12, classes, delta=data.draw(st.booleans()))
     for seed in range(data.draw(st.integers(1, 5))):
@@ -127,7 +127,7 @@ def test_a_new_sample_costs_a_codeword_and_a_known_one_a_bit_plus_changes() -> N
     encoder, _ = pair(1)
     batch, labels = np.arange(32), random_probs(32, 10)
     assert len(encoder.encode(labels, batch)) == 16  # 32 codewords of 4 bits
-    assert len(encoder.encode(labels, batch)) == 4  # 32 bits that say: the same
+    assert len(encoder.encode(labels, batch)) == 4  # 32 bits: unchanged
     changed = labels.clone()
     changed[:8] = labels[:8].roll(1, -1)
     assert len(encoder.encode(changed, batch)) == 8  # 32 bits and 8 codewords
@@ -175,7 +175,7 @@ def test_an_invalid_codeword_is_refused() -> None:
         decoder.decode(torch.tensor([0xFF], dtype=torch.uint8), ids(0, 1), FLOAT, CPU)
     with pytest.raises(WireError, match="too many"):  # the padding is not zero
         decoder.decode(torch.tensor([0x01], dtype=torch.uint8), ids(0), FLOAT, CPU)
-    assert not decoder.state_dict()["last"].any(), "what was refused is not remembered"
+    assert not decoder.state_dict()["last"].any(), "refused codes are not kept"
 
 
 @pytest.mark.parametrize("bits", [1, 32])

@@ -1,4 +1,4 @@
-"""No six lines of code stand twice in src: what is the same has one place and a name. Imports count."""
+"""No six consecutive lines of code occur twice in src, imports included."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RUN = 6
 
 
 def lines_of(text: str) -> list[tuple[int, str]]:
-    """Number and text of the lines that are code: no comments, no blank ones, no lone brackets."""
+    """Number and text of the lines of code, without comments, blank lines and single brackets."""
     stripped = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
     return [(number, line) for number, line in stripped if line.strip("()[]{},:") and not line.startswith("#")]
 

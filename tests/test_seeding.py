@@ -1,4 +1,4 @@
-"""Streams are functions of seed, purpose, owner and step, and their bits are written down here."""
+"""Streams are functions of seed, purpose, owner and step; this file pins their bits."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_order_of_a_batch_is_part_of_its_digest() -> None:
 
 def test_the_name_of_a_batch_does_not_depend_on_earlier_calls() -> None:
     stream, other = BatchStream(10, 4, 0, "public"), BatchStream(10, 4, 0, "public")
-    for step in (0, 1, 5, 4, 0, 3, 2):  # through its epochs of two steps, forth and back
+    for step in (0, 1, 5, 4, 0, 3, 2):  # through its epochs of two steps, forwards and backwards
         assert stream.name(step) == digest(other.indices(step)) == digest(stream.indices(step))
 
 

@@ -1,4 +1,4 @@
-"""The border: what is refused, that what passes is a copy, and that every byte is counted."""
+"""The wire: what it refuses, that the receiver gets a copy, and that every byte is counted."""
 
 from __future__ import annotations
 

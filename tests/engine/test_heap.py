@@ -1,4 +1,4 @@
-"""Memory that nobody uses goes back to the system, now and then and only where many clients leave holes."""
+"""Unused memory is returned to the system at intervals, and only if many clients fragment the heap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory import resident_mb
 
 def test_free_memory_between_live_blocks_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap, "EVERY_S", 0.0)
-    blocks = [bytearray(b"x" * 60_000) for _ in range(2000)]  # too small to be mapped alone
+    blocks = [bytearray(b"x" * 60_000) for _ in range(2000)]  # too small to be mapped separately
     del blocks[::2]
     before = resident_mb()
     Heap().tidy()

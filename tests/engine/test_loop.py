@@ -1,4 +1,4 @@
-"""The one round loop: who is out of step, who is absent, what happens when somebody fails."""
+"""The round loop: clients out of step, absent clients, and failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Options(MethodOptions):
 
 
 class Server(ServerLogic):
-    """Asks `exchanges` times and answers with the mean."""
+    """Requests uploads `exchanges` times and replies with the mean."""
 
     exchanges = TAU
 
@@ -44,7 +44,7 @@ class Server(ServerLogic):
 
 
 class Client(ClientLogic):
-    """Answers `exchanges` times (by name where given) and moves towards zero."""
+    """Uploads `exchanges` times (per name if given) and steps towards zero."""
 
     exchanges = TAU
     resumed_after_end = False
@@ -65,7 +65,7 @@ def method(client: type[ClientLogic] = Client, server: type[ServerLogic] = Serve
 
 
 def only(client_id: str, base: type[ClientLogic], **attributes: Any) -> type[ClientLogic]:
-    """A client class that is special for one client."""
+    """A client class that behaves differently for one client."""
 
     class Special(base):  # type: ignore[misc, valid-type]
         def __init__(self, setup: Any) -> None:
@@ -77,7 +77,7 @@ def only(client_id: str, base: type[ClientLogic], **attributes: Any) -> type[Cli
 
 
 def pending(federation: Any) -> list[str]:
-    """The clients whose learner still holds a pass."""
+    """The clients whose learner still has a pending pass."""
     return [n for n, logic in federation.clients.items() if logic.learner._pending]
 
 
@@ -126,7 +126,7 @@ def test_a_round_without_a_yield_is_explained() -> None:
         build_federation(method(Plain), nets=NETS).run_round(0)
 
 
-# the border
+# the wire
 
 
 def test_an_undeclared_upload_is_refused_with_its_location() -> None:
@@ -154,7 +154,7 @@ def test_an_answer_for_another_batch_is_refused() -> None:
 
 
 def test_neither_side_can_change_what_the_other_holds() -> None:
-    """A server that scribbles over uploads, and clients that scribble over replies, disturb nobody."""
+    """A server that overwrites uploads, and clients that overwrite replies, have no effect on the other side."""
 
     class ScribblingServer(Server):
         def round(self, t: int, clients: Sequence[str]) -> Any:
@@ -265,7 +265,7 @@ def test_a_client_exception_names_client_round_and_exchange_and_resumes_no_clien
     resumed.clear()
     with pytest.raises(RunError):
         federation.run_round(5)
-    assert [i for _, i in resumed][:3] == [0, 0, 0]  # new coroutines from the start, the old ones are gone
+    assert [i for _, i in resumed][:3] == [0, 0, 0]  # new coroutines from the start; the old ones are closed
 
 
 def test_after_an_exception_the_other_clients_finish_their_step_and_are_closed() -> None:
@@ -304,10 +304,10 @@ def test_a_server_exception_names_the_round_and_closes_the_clients() -> None:
         def round(self, t: int, clients: Sequence[str]) -> Any:
             inner = super().round(t, clients)
             yield next(inner)
-            raise IndexError("out of reach")
+            raise IndexError("out of range")
 
     federation = build_federation(method(server=Failing), nets=NETS)
-    with pytest.raises(RunError, match="server, round 2, exchange 0: IndexError: out of reach"):
+    with pytest.raises(RunError, match="server, round 2, exchange 0: IndexError: out of range"):
         federation.run_round(2)
     assert pending(federation) == []
 

@@ -1,6 +1,6 @@
-"""Clients in Ray actors: the same bits as threads, also when an actor is killed; nothing listens beyond loopback.
+"""Clients in Ray actors: bit-identical to threads, even if an actor is killed; nothing listens beyond loopback.
 
-Ray runs in a process of its own: it forks, and other frameworks in this one do not like that.
+Ray runs in its own process: it forks, which other frameworks in this process do not support.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def descendants(pid: int) -> Iterator[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:  # gone meanwhile
+        except OSError:  # it has ended meanwhile
             continue
     found = {pid}
     while new := {child for child, parent in parents.items() if parent in found} - found:
@@ -52,7 +52,7 @@ def actors(pid: int) -> list[int]:
 
 
 def listening(pid: int) -> set[str]:
-    """The addresses, in hexadecimal, on which a process and its descendants wait for connections."""
+    """The addresses, in hexadecimal, on which a process and its descendants listen."""
     inodes = set()
     for process in [pid, *descendants(pid)]:
         for descriptor in Path(f"/proc/{process}/fd").glob("*"):
@@ -108,7 +108,7 @@ def test_ray_matches_threads_bit_for_bit_whether_or_not_actors_are_killed(kills:
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:
-    """Ends a process and whatever it started."""
+    """Ends a process and its descendants."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -139,13 +139,13 @@ def test_a_killed_or_interrupted_ray_run_resumes_to_the_same_bits_as_threads(
 
 @pytest.mark.soak
 def test_a_live_cluster_matches_threads_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a token, as newer clusters want it, and on loopback, as `--engine ray` starts its own."""
+    """With a token, as newer clusters require, and on loopback, as `--engine ray` starts its own cluster."""
     needs("ray", "ray")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     threads = fedal.run(fedal.Config(**SETTINGS), tmp_path / "threads")
-    port, scratch = free_port(), tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray makes sockets in it
+    port, scratch = free_port(), tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray creates sockets in it
     words = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     words += [f"--port={port}", "--include-dashboard=false", "--num-cpus=3", f"--temp-dir={scratch}"]
     cluster = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

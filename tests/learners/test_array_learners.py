@@ -1,4 +1,4 @@
-"""Models outside PyTorch: what each approximates, what it refuses, and how a run saves it."""
+"""Learners outside PyTorch: what each approximates and refuses, and how a run saves it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ARRAYS = {name: make for name, make in FRAMEWORKS.items() if name != "torch"}
 
 
 def torch_twin(of: dict[str, dict[str, Any]], settings: TorchSettings) -> TorchLearner:
-    """The same net with the same weights in PyTorch, float64."""
+    """The same network with the same weights in PyTorch, float64."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 3))
     for layer, name in ((net[1], "hidden"), (net[3], "answer")):
         layer.weight.data = torch.as_tensor(of[name]["w"].T.copy(), dtype=torch.float32)
@@ -110,7 +110,7 @@ def test_without_jax_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_scikit_learn_net_with_step_1_descends_exactly() -> None:
-    """What docs/learners.md says of MLPRegressor: the gradient of its squared error is the one it was given."""
+    """As docs/learners.md states for MLPRegressor: the gradient of its squared error is the gradient it was given."""
     settings = dict(hidden_layer_sizes=(32,), activation="tanh", alpha=0.0, random_state=0)
     net = MLPRegressor(**settings, solver="sgd", momentum=0.0, learning_rate_init=0.1)
     learner = SklearnLearner(net, 16, 3)

@@ -1,4 +1,4 @@
-"""Dropout masks are functions of counters, and hidden randomness is found before training."""
+"""Dropout masks are functions of counters, and hidden randomness is detected before training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedal.learners.torch_learner import TorchLearner, TorchSettings
 
 
 class Bare(nn.Module):
-    """Dropout alone, with a weight so that there is something to learn."""
+    """Only dropout, with one weight to learn."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def test_masks_differ_between_steps_passes_clients_and_seeds() -> None:
 
 def test_masks_differ_between_layers() -> None:
     kept = mask(learner_of(nn.Dropout(0.5), nn.Dropout(0.5)), (100, 100))
-    assert 0.22 < np.mean(kept) < 0.28  # independent: a quarter stays; the same mask twice would keep half
+    assert 0.22 < np.mean(kept) < 0.28  # independent masks keep a quarter; the same mask twice would keep half
 
 
 def test_a_layer_that_is_used_twice_drops_different_units() -> None:
@@ -116,7 +116,7 @@ def test_channelwise_dropout_drops_whole_channels(layer: nn.Module, shape: tuple
     channels = learner_of(layer).logits(torch.ones(shape)).flatten(2)
     assert channels.eq(channels[..., :1]).all()
     assert (channels[..., 0] != 0).float().mean().item() == pytest.approx(0.5, abs=0.06)
-    assert len({tuple(row.tolist()) for row in channels[..., 0]}) == 20  # each sample its own
+    assert len({tuple(row.tolist()) for row in channels[..., 0]}) == 20  # a different mask per sample
 
 
 def test_the_gradient_goes_where_the_units_were_kept() -> None:
@@ -180,7 +180,7 @@ class PythonNoise(Bare):
     ("model", "generator"),
     [
         (Functional(), "torch"),
-        (nn.Sequential(nn.Linear(3, 64), nn.RReLU()), "torch"),  # draws for negative units: some of 64 are
+        (nn.Sequential(nn.Linear(3, 64), nn.RReLU()), "torch"),  # draws for negative units, which some of 64 are
         (nn.Sequential(nn.Linear(3, 3), nn.AlphaDropout(0.5)), "torch"),
         (NumpyNoise(), "numpy"),
         (PythonNoise(), "random"),

@@ -1,4 +1,4 @@
-"""The two verbs mean the same in every framework."""
+"""The learner protocol behaves the same in every framework."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_an_anchor_can_be_saved_and_loaded_into_another(make: Make) -> None:
 
 
 def test_a_restored_learner_continues_as_if_uninterrupted(make: Make, tmp_path: Path) -> None:
-    """Through files, as arrays and JSON; what was pending when it is loaded is forgotten."""
+    """States go through files, as arrays and JSON; loading drops pending passes."""
     learner, other = train(make(), range(4)), train(make(), range(1))
     state = learner.state_dict()
     save_checkpoint(tmp_path, 1, {"learner": state})

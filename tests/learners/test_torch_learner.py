@@ -1,4 +1,4 @@
-"""Any nn.Module behind two verbs: the step, the pending passes, BatchNorm, features and weights."""
+"""TorchLearner: the step, the pending passes, BatchNorm, features and weights."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_learning_works_in_a_thread_with_gradients_disabled() -> None:
 
 
 def test_gradients_of_one_step_do_not_reach_the_next() -> None:
-    """Two steps along g are the same as a fresh optimizer's two steps along g: nothing accumulates."""
+    """Two steps along g equal a fresh optimizer's two steps along g: gradients do not accumulate."""
     learner, plain = learner_of(optimizer="sgd", lr=1.0), build(mlp).double()
     x, _ = batch()
     g = torch.ones(8, 3, dtype=torch.float64)
@@ -214,7 +214,7 @@ def learner_predict_before_training_pass(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("modes", [("frozen",), ("eval",), ("eval", "train"), ("frozen", "train"), ("eval", "frozen")])
 def test_every_mix_of_modes_learns_from_the_gradients_of_its_passes(modes: tuple[str, ...]) -> None:
-    """Backward reads BatchNorm's running averages again: a later pass must not have moved them under an earlier one."""
+    """Backward reads BatchNorm's running averages again: a later pass must not change those of an earlier one."""
     learner = learner_of(conv_batch_norm, optimizer="sgd", lr=1.0)
     train(learner, range(1))
     before = learner.weights()
@@ -232,7 +232,7 @@ def test_every_mix_of_modes_learns_from_the_gradients_of_its_passes(modes: tuple
 
 
 def test_the_number_of_evaluations_does_not_matter() -> None:
-    """A part that was left in evaluation mode by its maker must not wake up at the first evaluation."""
+    """A part that its author left in evaluation mode must not change its mode at the first evaluation."""
 
     def half_asleep() -> nn.Module:
         model = conv_batch_norm()

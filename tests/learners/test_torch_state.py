@@ -1,4 +1,4 @@
-"""What a torch learner was and will be: anchors and state."""
+"""Anchors and state of a torch learner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_an_anchor_matches_the_student_bit_for_bit_until_it_learns(
     anchor, x = learner.frozen(mode), batch(7, dtype=dtype)[0]
     f = learner.logits(x, mode)
     assert same_bits(anchor(x), f)
-    assert same_bits(anchor(x), f)  # and again: nothing in it moved
+    assert same_bits(anchor(x), f)  # and again: nothing in it changed
 
 
 @pytest.mark.parametrize("make", [conv_batch_norm, with_dropout])
@@ -66,7 +66,7 @@ def test_two_live_anchors_never_share_a_module() -> None:
         train(learner, range(step, step + 1))
         anchors.append(learner.frozen())
         answers.append(fingerprint(anchors[-1](x)))
-    del anchors[0], answers[0]  # its module may be filled again, those of the living may not
+    del anchors[0], answers[0]  # its module may be reused, those of live anchors may not
     for step in range(3, 6):
         train(learner, range(step, step + 1))
         anchors.append(learner.frozen())
@@ -143,7 +143,7 @@ def test_restored_moments_have_the_memory_format_of_their_parameters() -> None:
     state["optimizer"] = {
         index: {name: value.clone(memory_format=torch.contiguous_format) for name, value in slots.items()}
         for index, slots in state["optimizer"].items()
-    }  # as a file gives them back
+    }  # as they are read from a file
     restored.load_state_dict(state)
     weight = restored.module[1].weight
     assert weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()

@@ -172,12 +172,12 @@ def naive_fccl(federation: Federation, models: dict[str, nn.Module], rounds: int
             f = {n: models[n](x) for n in names}
             losses = {}
             for n in names:
-                said = {m: f[m].detach() for m in names}
+                sent = {m: f[m].detach() for m in names}
                 if self_target == "previous":
-                    said[n] = inter[n].eval()(x).detach()
+                    sent[n] = inter[n].eval()(x).detach()
                 elif self_target == "exclude":
-                    del said[n]
-                target = torch.stack(list(said.values())).mean(0)
+                    del sent[n]
+                target = torch.stack(list(sent.values())).mean(0)
                 losses[n] = naive_correlation(target, f[n], LAMBDA, options.get("unbiased_std", False))
             for n in names:
                 if fresh:

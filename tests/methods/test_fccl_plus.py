@@ -1,4 +1,4 @@
-"""FCCL+: similarities instead of features on the wire, and distillation on all classes but the label."""
+"""FCCL+: similarities instead of features on the wire, and distillation on all classes except the label."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def some_labels(shape: tuple[int, int]) -> Tensor:
 
 
 def naive_non_target(teacher: Tensor, f: Tensor, y: Tensor, T: float, renormalise: bool) -> Tensor:
-    """As the authors' code: softmax, take the label out, sum."""
+    """As in the authors' code: softmax, remove the label, sum."""
     rest = torch.ones_like(f, dtype=torch.bool).scatter_(1, y[:, None], False)
     if renormalise:
         a, b = (torch.softmax(v[rest].view(len(f), -1) / T, -1) for v in (teacher.detach(), f))
@@ -163,7 +163,7 @@ def federation_of_widths(widths: dict[str, int], **options: Any) -> Federation:
 
 
 def naive_fccl_plus(federation: Federation, models: dict[str, Any], rounds: int, renormalise: bool) -> None:
-    """The authors' losses with autograd, on the same batches; tau = 2, T = 3, mu = 3, a new Adam as theirs."""
+    """The authors' losses with autograd, on the same batches; tau = 2, T = 3, mu = 3, a new Adam as in theirs."""
     optimizers: dict[str, torch.optim.Optimizer] = {}
     previous: dict[str, nn.Module] = {}
 
@@ -240,12 +240,12 @@ def test_an_iteration_costs_logits_and_similarities_both_ways() -> None:
 
 def test_an_absent_client_is_left_out_of_both_means() -> None:
     federation = build_of_table_models("fccl+", clients=3, tau=2)
-    said: dict[str, Any] = {}
-    federation.watch.exchanged = said.update
+    sent: dict[str, Any] = {}
+    federation.watch.exchanged = sent.update
     federation.run_round(0, is_absent=lambda client, exchange: client == "client-01")
-    assert list(said) == ["client-00", "client-02"]
+    assert list(sent) == ["client-00", "client-02"]
     run_rounds(federation, range(1, 2))
-    assert list(said) == ["client-00", "client-02", "client-01"]
+    assert list(sent) == ["client-00", "client-02", "client-01"]
 
 
 def test_renormalisation_with_two_classes_is_refused_before_training() -> None:
@@ -255,7 +255,7 @@ def test_renormalisation_with_two_classes_is_refused_before_training() -> None:
                   np.arange(20), x[:20], 0)  # fmt: skip
     config = Config(method="fccl+", clients=2, batch_size=BATCH, models="mlp-small")
     run_rounds(assemble(config, split, InOrder()).federation, 2)
-    with pytest.raises(NotApplicableError, match=r"fccl\+: with 2 classes there is one class beside the label"):
+    with pytest.raises(NotApplicableError, match=r"fccl\+: renormalise = true has no effect with 2 classes"):
         assemble(config.with_(renormalise=True), split, InOrder())
 
 

@@ -1,4 +1,4 @@
-"""FD: tables of mean outputs per class; rows that nobody else has never count."""
+"""FD: tables of mean outputs per class; rows that no other client has never count."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_without_its_term_it_is_local_only_training() -> None:
 
 
 def test_rows_that_no_other_client_has_never_change_anything() -> None:
-    """Whatever stands in such a row of the table: the count of zero decides."""
+    """The content of such a row does not matter: its count of zero decides."""
     clean, dirty = (build_federation("fd", nets=MLPS, split=split_of_classes(SKEWED)) for _ in range(2))
     for t in range(3):
         clean.run_round(t)

@@ -1,4 +1,4 @@
-"""FedGKT: the head's answers stay with their samples, and all that it reveals is declared."""
+"""FedGKT: the head's replies stay with their samples, and everything that it reveals is declared."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def build(**options: Any) -> Federation:
     return build_federation("fedgkt", nets=NETS, **{"tau": 2, **options})
 
 
-# whose answer is it
+# replies belong to their samples
 
 
 def test_every_reply_stays_with_its_sample_whatever_the_order_of_later_batches() -> None:
-    """The authors' code keys answers by position in a shuffled loader: from the second epoch on they are others'."""
+    """The authors' code keys replies by position in a shuffled loader: from the second epoch on they are wrong."""
     federation = build()
     newest: dict[str, dict[int, Tensor]] = {n: {} for n in NETS}
     down = federation.wire.down
@@ -56,7 +56,7 @@ def test_every_reply_stays_with_its_sample_whatever_the_order_of_later_batches()
     federation.wire.down = watched  # type: ignore[method-assign]
     run_rounds(federation, 10)
     for n, client in federation.clients.items():
-        assert len(newest[n]) > 2 * BATCH, "more than one epoch was played"
+        assert len(newest[n]) > 2 * BATCH, "more than one epoch was run"
         for sample, answer in newest[n].items():
             assert torch.equal(client._answers[sample].float(), answer)
         assert client._answered.nonzero().flatten().tolist() == sorted(newest[n])
@@ -131,7 +131,7 @@ def test_the_algorithm_written_with_autograd_gives_the_same_weights() -> None:
 
 
 def test_without_distillation_it_is_local_only_training() -> None:
-    """Also with BatchNorm: the pass that is uploaded leaves no trace."""
+    """Also with BatchNorm: the uploaded pass leaves no trace."""
     for model in ("mlp-small", "cnn-small-bn"):
         plain = run_rounds(build_of_table_models("fedgkt", model, tau=2, distillation=0.0), 3)
         assert differing_clients(plain, run_rounds(build_of_table_models("local", model, tau=2), 3)) == []
@@ -194,7 +194,7 @@ def test_clients_without_features_are_refused_before_training() -> None:
 
 
 def test_it_learns_about_as_well_as_local_only_training(tmp_path: Path) -> None:
-    """What reaches a client's own model are answers on its own samples: see docs/methods/fedgkt.md."""
+    """A client's model receives only replies on its own samples: see docs/methods/fedgkt.md."""
     settings = dict(dataset="digits", clients=4, models="same", iterations=60, eval_every=60, lr=0.003)
     finals = {m: fedal.run(fedal.Config(method=m, **settings), tmp_path / m).final for m in ("local", "fedgkt")}
     assert finals["fedgkt"]["test_accuracy"] > 0.6

@@ -36,7 +36,7 @@ from splits import (
 
 WIDTH, LR = 5, 0.01
 NETS = {"anna": with_features, "ben": with_features, "cleo": with_features}
-SKEWED = {"anna": (0, 1), "ben": (1,), "cleo": (0, 1)}  # class 2 is nobody's, and ben has one class only
+SKEWED = {"anna": (0, 1), "ben": (1,), "cleo": (0, 1)}  # no client has class 2, and ben has only one class
 
 
 def build(method: str, **settings: Any) -> Federation:
@@ -44,7 +44,7 @@ def build(method: str, **settings: Any) -> Federation:
 
 
 def in_double(method: str, **options: Any) -> tuple[Federation, dict[str, Any]]:
-    """A federation and bare copies of its models, to be trained with autograd on the written losses."""
+    """A federation and plain copies of its models, to train with autograd on the losses as written."""
     settings = TorchSettings(lr=LR, fused=False)
     federation = build(method, dtype=torch.float64, settings=settings, **options)
     return federation, {n: build_net(n, with_features).double() for n in NETS}
@@ -190,7 +190,7 @@ def test_on_public_data_a_round_equals_autograd_of_the_written_loss(tau: int) ->
             g = {n: model.features(x) for n, model in models.items()}
             for n in models:
                 others = torch.stack([g[m].detach() for m in models if m != n]).mean(0)
-                optimizers[n].zero_grad()  # the last layer has no gradient at all, so that Adam leaves it alone
+                optimizers[n].zero_grad()  # the last layer has no gradient at all, so Adam does not change it
                 (2.0 * F.mse_loss(g[n], others)).backward()
                 optimizers[n].step()
     assert_same_weights(federation, models)
@@ -219,7 +219,7 @@ def test_features_of_the_public_batch_cross_in_every_iteration() -> None:
     assert set(federation.wire.up_bytes.values()) == set(federation.wire.down_bytes.values()) == {6 * 4 * BATCH * WIDTH}
 
 
-# what they say about themselves, and whom they refuse
+# declarations and refusals
 
 
 def test_what_they_reveal() -> None:
@@ -248,7 +248,7 @@ def test_a_model_without_features_is_refused_before_training(method: str, net: A
 
 @pytest.mark.parametrize("method", ["fedproto", "fedproto-public"])
 def test_it_learns_digits(method: str, tmp_path: Path) -> None:
-    """Between different models of one width; docs/methods say why neither beats lonely training here."""
+    """Between different models of one width; docs/methods explain why neither beats local-only training here."""
     run = fedal.run(fedal.Config(method=method, clients=3, iterations=60), tmp_path / "run")
     assert run.final["test_accuracy"] > 0.4
     per_iteration = 4 * 32 * 64

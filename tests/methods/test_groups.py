@@ -1,4 +1,4 @@
-"""FedAvg, FedDF and FedDF-AL: averaging inside an architecture, and what remains of it without equal members."""
+"""FedAvg, FedDF and FedDF-AL: averaging within an architecture, and their limits with groups of one."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ def test_averaging_changes_only_the_members() -> None:
 
 def test_fedavg_equals_a_plain_loop_of_local_steps_and_weighted_means() -> None:
     federation = build_federation("fedavg", nets=ALL_EQUAL, tau=2, dtype=torch.float64)
-    lonely = build_federation("local", nets=ALL_EQUAL, tau=2, dtype=torch.float64)
-    start = next(iter(lonely.clients.values())).learner.weights()  # type: ignore[attr-defined]
-    for logic in lonely.clients.values():
+    local = build_federation("local", nets=ALL_EQUAL, tau=2, dtype=torch.float64)
+    start = next(iter(local.clients.values())).learner.weights()  # type: ignore[attr-defined]
+    for logic in local.clients.values():
         logic.learner.load_weights(start)  # type: ignore[attr-defined]
     for t in range(3):
-        lonely.run_round(t)
-        sizes = [len(logic.private) for logic in lonely.clients.values()]
-        members = [logic.learner.weights() for logic in lonely.clients.values()]  # type: ignore[attr-defined]
+        local.run_round(t)
+        sizes = [len(logic.private) for logic in local.clients.values()]
+        members = [logic.learner.weights() for logic in local.clients.values()]  # type: ignore[attr-defined]
         mean = {name: sum(m[name] * n for m, n in zip(members, sizes, strict=True)) / sum(sizes) for name in start}
-        for logic in lonely.clients.values():
+        for logic in local.clients.values():
             logic.learner.load_weights(mean)  # type: ignore[attr-defined]
             logic.learner.reset_optimizer()  # type: ignore[attr-defined]
     run_rounds(federation, 3)
@@ -136,7 +136,7 @@ def test_the_feddf_server_distils_the_ensemble_of_all_uploads_into_an_average() 
         architectures=dict.fromkeys(ALL_EQUAL, "mlp"),
     )
     server, clients = feddf.FedDFServer(setup), list(ALL_EQUAL)
-    up = {client: Weights(teacher(client).weights(), 10) for client in clients}  # unlike: their average is no ensemble
+    up = {client: Weights(teacher(client).weights(), 10) for client in clients}  # different weights
     averages = server.average_of_each(clients, up)
     distilled = server._distilled(0, clients, up, averages)
 

@@ -1,4 +1,4 @@
-"""The table of methods in the documents is the one that the declarations give."""
+"""The table of methods in the docs is the one computed from the declarations."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_more_clusters_than_distinct_points_leave_some_empty_but_none_undefined(
 
 
 def test_clustering_only_lowers_the_variance() -> None:
-    """No single point can be moved to a nearer mean, and the spread is below that of one group."""
+    """No point is closer to another mean, and the variance is below that of one cluster."""
     points = random(20, 7)
     labels, means = cluster_means(points, torch.full((20,), -1), 3, 0)
     assert torch.equal(nearest(points, means), labels)
@@ -103,7 +103,7 @@ def test_gradients_equal_autograd(shape: tuple[int, int], E: float) -> None:
 
 
 class MeanProbsServer(ServerLogic):
-    """FedMD's server, had it averaged probabilities."""
+    """FedMD's server with averaged probabilities."""
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
         reply: Replies | None = None
@@ -157,11 +157,11 @@ def server_of(names: Sequence[str], **options: Any) -> Any:
     return METHOD.server(setup)
 
 
-def ask(server: Any, t: int, said: dict[str, list[float]]) -> dict[str, Centroids]:
+def ask(server: Any, t: int, sent: dict[str, list[float]]) -> dict[str, Centroids]:
     round_ = server.round(t, ["a", "b", "c", "d"])
     next(round_)
     with pytest.raises(StopIteration) as stop:
-        round_.send({n: Outputs(torch.tensor([logits])) for n, logits in said.items()})
+        round_.send({n: Outputs(torch.tensor([logits])) for n, logits in sent.items()})
     replies: dict[str, Centroids] = stop.value.value
     return replies
 
@@ -181,7 +181,7 @@ def test_every_client_gets_all_centroids_whatever_the_order_of_arrival() -> None
 def test_clusters_keep_their_index_across_batches_and_restarts() -> None:
     server = server_of(SAID)
     first = ask(server, 0, SAID)["a"].values
-    moved = {n: [x + 100, y - 50] for n, (x, y) in SAID.items()}  # another batch: other numbers, the same groups
+    moved = {n: [x + 100, y - 50] for n, (x, y) in SAID.items()}  # another batch: other values, the same clusters
     restored = server_of(SAID)
     restored.load_state_dict(server.state_dict())
     for again in (server, restored):
@@ -195,7 +195,7 @@ def test_absent_clients_contribute_nothing_and_keep_their_cluster() -> None:
     replies = ask(server, 1, {n: SAID[n] for n in ("a", "b", "c")})
     assert list(replies) == ["a", "b", "c"] and server.cluster_of == before
     assert sorted(replies["a"].values[:, 0].tolist()) == [[0.5, 0.0], [9.0, 9.0]]
-    only = ask(server, 2, {"b": [1.0, 0.0]})["b"].values  # fewer speak than there are clusters
+    only = ask(server, 2, {"b": [1.0, 0.0]})["b"].values  # fewer clients respond than there are clusters
     assert only[:, 0].tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 

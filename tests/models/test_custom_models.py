@@ -1,4 +1,4 @@
-"""Own models as `package.module:factory`, and the check of what a model answers."""
+"""Custom models as `package.module:factory`, and the check of a model's output shape."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_call_creates_a_new_model(nets):
     ("factory", "message"),
     [
         ("greedy", 'requires "depth"'),
-        ("not_a_module", "gave str; expected a torch.nn.Module"),
+        ("not_a_module", "returned str; expected a torch.nn.Module"),
         ("ready", "not a factory"),
         ("number", "expected a function or class, found int"),
         ("absent", "has no absent"),
@@ -116,7 +116,7 @@ def test_the_current_directory_is_searched_last_and_added_once(nets):
 
 
 class Counting(nn.Module):
-    """Changes a buffer at each call, even in evaluation mode."""
+    """Changes a buffer in every call, even in evaluation mode."""
 
     calls: torch.Tensor
 
@@ -141,7 +141,7 @@ def test_the_width_check_does_not_change_the_model():
 
 
 def test_a_wrong_width_names_model_and_both_shapes():
-    with pytest.raises(ConfigError, match=r'"my:net" answered .* shape \(2, 9\); expected \(2, 10\)'):
+    with pytest.raises(ConfigError, match=r'"my:net" returned shape \(2, 9\) .*; expected \(2, 10\)'):
         check_output_width(nn.Linear(4, 9), (4,), 10, name="my:net")
 
 

@@ -1,4 +1,4 @@
-"""The pool of small nets has the numbers of torch's own."""
+"""HalvingMaxPool returns the same values as torch's max-pooling."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedal.models.pooling import HalvingMaxPool
 )
 def test_values_and_gradients_equal_torchs(shape: tuple[int, ...], layout: torch.memory_format) -> None:
     torch.manual_seed(0)
-    x = torch.randint(-2, 3, shape).double()  # full of ties: the first of equals gets the gradient
+    x = torch.randint(-2, 3, shape).double()  # many ties: the first maximum gets the gradient
     x = x.contiguous(memory_format=layout)
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     pooled, expected = HalvingMaxPool()(ours), F.max_pool2d(theirs, 2, ceil_mode=True)
     assert torch.equal(pooled, expected)
-    assert torch.equal(HalvingMaxPool()(x), expected)  # the way without a gradient
+    assert torch.equal(HalvingMaxPool()(x), expected)  # the path without gradients
     gradient = torch.randn_like(expected)
     pooled.backward(gradient)
     expected.backward(gradient)

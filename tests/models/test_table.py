@@ -1,4 +1,4 @@
-"""The table of models: names, candidates, shapes, and what it costs to read it."""
+"""The table of models: names, candidates, shapes, and the cost of reading it."""
 
 from __future__ import annotations
 

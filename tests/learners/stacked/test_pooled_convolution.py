@@ -1,4 +1,4 @@
-"""A convolution with its pool: the numbers of both, without the image between them."""
+"""A convolution fused with its pool: the same values, without the image between them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_forward_pass_never_builds_the_full_image() -> None:
 
 
 def test_a_stack_of_lenets_keeps_about_a_quarter_of_a_megabyte_per_waiting_client() -> None:
-    """With weights, two moments and an anchor of 0.25 MB each, that is what a thousand of them need."""
+    """Together with weights, two moments and an anchor of 0.25 MB each, a thousand clients fit into memory."""
     members = [TorchLearner(build("lenet5", (1, 28, 28), 10)) for _ in range(5)]
     stack = StackedLearner(members, 3)
     x = torch.randn(32, 1, 28, 28).contiguous(memory_format=torch.channels_last)

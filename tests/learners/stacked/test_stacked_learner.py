@@ -1,4 +1,4 @@
-"""Several learners as one: the same numbers as alone, and members that stay learners of their own."""
+"""Several learners as one: the same values as separately, and members that remain complete learners."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_restored_stack_continues_bit_for_bit() -> None:
     step(stack, 1)
     other_members = learners("lenet5")
     other = StackedLearner(other_members, 3)
-    step(other, 5)  # a history of its own, which must leave no trace
+    step(other, 5)  # an independent history, which must leave no trace
     other.load_state_dict(saved)
     step(other, 1)
     assert largest_difference(members, other_members) == 0
