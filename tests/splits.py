@@ -1,4 +1,4 @@
-"""Tiny federations for tests: synthetic images, nets of a few hundred weights, everything built by hand."""
+"""Tiny federations for tests: synthetic images and networks of a few hundred weights."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def build_federation(
     split: DataSplit | None = None,
     **options: Any,
 ) -> Federation:
-    """A federation as a run assembles it; `wrap` may put something around each learner."""
+    """A federation as a run assembles it; `wrap` may wrap each learner."""
     settings = settings or TorchSettings(lr=0.01)
     with known(method) as name:
         config = Config(
@@ -110,20 +110,20 @@ def build_federation(
 
 
 def build_of_table_models(method: str, model: str = "mlp-small", clients: int = 3, **settings: Any) -> Federation:
-    """A federation whose clients all have one model of the table: fits methods that ask for features or weights."""
+    """A federation whose clients share one model of the table, for methods that need features or weights."""
     config = Config(method=method, clients=clients, models=model, batch_size=BATCH, lr=0.01, **settings)
     return with_logics(assemble(config, tiny_split(config.client_names), InOrder()).federation)
 
 
 def with_logics(federation: Federation) -> Federation:
-    """The clients' halves by name, for tests that look into them."""
+    """The clients' halves by name, for tests that inspect them."""
     federation.clients = {name: player.logic for player in federation.players for name in player.names}  # type: ignore[attr-defined]
     return federation
 
 
 @contextmanager
 def known(method: str | Method) -> Iterator[str]:
-    """The name by which a config finds the method, while it looks."""
+    """Registers the method inside the block; yields the name by which a config finds it."""
     if isinstance(method, str):
         yield method
         return
@@ -131,7 +131,7 @@ def known(method: str | Method) -> Iterator[str]:
     try:
         yield method.name
     finally:
-        del methods._own[method.name]
+        del methods._registered[method.name]
 
 
 def tiny_split(clients: tuple[str, ...]) -> DataSplit:
@@ -143,7 +143,7 @@ def tiny_split(clients: tuple[str, ...]) -> DataSplit:
 
 
 def split_of_classes(classes: Mapping[str, tuple[int, ...]]) -> DataSplit:
-    """As `tiny_split`, but each client has only samples of the classes listed for it."""
+    """Like `tiny_split`, but each client has only samples of the classes listed for it."""
     split = tiny_split(tuple(classes))
     private = np.arange(40, len(split.dataset.train_y))
     labels = split.dataset.train_y[private]
@@ -159,7 +159,7 @@ def run_rounds(federation: Federation, rounds: int | range) -> Federation:
 
 
 def state_of(federation: Federation) -> dict[str, Any]:
-    """All that a run saves of a federation."""
+    """Everything that a run saves of a federation."""
     state = federation.state_dict()
     return {**state, "clients": {client: ask() for client, ask in state["clients"].items()}}
 
@@ -170,7 +170,7 @@ def restore(federation: Federation, state: Mapping[str, Any]) -> Federation:
 
 
 def fingerprint(value: Any) -> Any:
-    """Something that is equal exactly when two nested states are the same bits."""
+    """A value that is equal for two nested states if and only if they are bit-identical."""
     if isinstance(value, Tensor):
         return (str(value.dtype), tuple(value.shape), value.detach().contiguous().numpy().tobytes())
     if isinstance(value, Mapping):
@@ -185,7 +185,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def differing_clients(a: Federation, b: Federation) -> list[str]:
-    """The clients whose weights, buffers or optimizers differ in any bit; empty when the runs are the same."""
+    """The clients whose weights, buffers or optimizers differ in any bit; empty if the runs are bit-identical."""
     assert a.clients.keys() == b.clients.keys()
     return [
         client

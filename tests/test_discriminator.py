@@ -1,4 +1,4 @@
-"""The network that guesses who spoke: its step, and the gradient that it gives the clients."""
+"""The discriminator: its step, and the gradient that it sends to the clients."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_gradient_is_taken_at_the_newest_weights() -> None:
     torch.testing.assert_close(after[1], expected, rtol=0, atol=1e-15)
 
 
-def test_the_gradient_can_be_taken_in_a_thread_that_has_gradients_switched_off() -> None:
+def test_the_gradient_can_be_computed_in_a_thread_with_gradients_disabled() -> None:
     discriminator, f = build(), outputs()
     with torch.no_grad():
         grads = discriminator.utility_grads(f, ROSTER)
@@ -137,7 +137,7 @@ def test_clients_that_are_easy_to_tell_apart_are_told_apart() -> None:
     assert accuracy.item() == 1.0
 
 
-def test_an_absent_client_gives_no_samples_and_the_others_keep_their_number() -> None:
+def test_an_absent_client_contributes_no_samples_and_the_others_keep_their_index() -> None:
     present = ("ben", "dora")
     discriminator, f = build(), outputs(2)
     plain = copy.deepcopy(network(discriminator))
@@ -162,7 +162,7 @@ def test_the_default_network_is_the_papers() -> None:
     assert isinstance(network(discriminator)[-1], nn.Linear)
 
 
-def test_it_begins_the_same_for_a_seed_and_otherwise_not() -> None:
+def test_initial_weights_depend_only_on_the_seed() -> None:
     first, second, other = build(seed=3), build(seed=3), build(seed=4)
     assert same_bits(first.state_dict(), second.state_dict())
     assert not same_bits(first.state_dict(), other.state_dict())
@@ -179,7 +179,7 @@ def test_clipping_is_optional_and_bounds_its_step() -> None:
     assert moves[0.0] > 1e-3 and moves[1e-4] == pytest.approx(1e-4, rel=0.02)
 
 
-def test_a_restored_discriminator_continues_with_the_same_bits(tmp_path: Path) -> None:
+def test_a_restored_discriminator_continues_bit_for_bit(tmp_path: Path) -> None:
     discriminator, restored = build(dtype=torch.float32), build(dtype=torch.float32, seed=9)
     for seed in range(3):
         discriminator.train_step(outputs(seed=seed, dtype=torch.float32), ROSTER)
@@ -193,10 +193,10 @@ def test_a_restored_discriminator_continues_with_the_same_bits(tmp_path: Path) -
     assert same_bits(discriminator.state_dict(), restored.state_dict())
 
 
-def test_many_clients_are_looked_at_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_clients_are_processed_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     f = outputs()
     found = []
-    for rows in (len(ROSTER) * B, 2 * B, 3 * B, 1):  # all at once, halves, an unequal rest, one by one
+    for rows in (len(ROSTER) * B, 2 * B, 3 * B, 1):  # all at once, halves, an uneven remainder, one by one
         monkeypatch.setattr(module, "ROWS", rows)
         discriminator = build()
         accuracy = discriminator.train_step(f, ROSTER)
@@ -206,7 +206,7 @@ def test_many_clients_are_looked_at_in_parts_with_the_same_result(monkeypatch: p
         assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(part, found[0], strict=True))
 
 
-def test_what_it_needs_at_once_grows_with_the_clients_not_with_their_square() -> None:
+def test_peak_memory_grows_linearly_with_the_clients() -> None:
     n, batch = 4 * ROWS // 32, 32
     roster = [str(index) for index in range(n)]
     discriminator = Discriminator(roster, K, hidden=(4,))

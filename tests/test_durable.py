@@ -18,7 +18,7 @@ def failing(*_: Any, **__: Any) -> Any:
     raise OSError(28, "No space left on device")
 
 
-def test_what_was_written_is_there(tmp_path: Path) -> None:
+def test_written_content_can_be_read_back(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a", b"one")
     write_atomically(tmp_path / "a", b"two")
     assert (tmp_path / "a").read_bytes() == b"two"
@@ -26,7 +26,7 @@ def test_what_was_written_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_an_error_on_the_way_leaves_the_old_file_and_no_other(
+def test_an_error_while_writing_leaves_only_the_old_file(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_atomically(tmp_path / "a", b"old")
@@ -37,7 +37,7 @@ def test_an_error_on_the_way_leaves_the_old_file_and_no_other(
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_atomically(tmp_path / "a", b"old")
 
     class FullDisk:
@@ -100,7 +100,7 @@ def test_records_are_one_object_per_line_and_visible_at_once(tmp_path: Path) -> 
     record.close()
 
 
-def test_a_record_is_cut_back_to_what_the_checkpoint_knows(tmp_path: Path) -> None:
+def test_a_record_is_truncated_to_the_length_in_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     record = RecordFile(path)
     record.append({"round": 1})
@@ -124,9 +124,9 @@ def test_a_new_record_starts_empty(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-def test_a_record_that_lost_rows_is_refused_instead_of_filled_with_zeros(tmp_path: Path) -> None:
+def test_a_record_that_lost_rows_is_refused_rather_than_padded_with_zeros(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"round": 1}\n')
-    with pytest.raises(CheckpointError, match=r"metrics.jsonl has 13 bytes; there were 26 .* rows are missing"):
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl has 13 bytes; it had 26 .* rows are missing"):
         RecordFile(path, 26)
     assert path.read_bytes() == b'{"round": 1}\n'

@@ -1,4 +1,4 @@
-"""Settings carry their facts: one field with facts is all that a new setting takes, and the facts are true."""
+"""Settings carry their facts: a new setting needs only one field with facts, and the facts are true."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import fedal
 from fedal import methods
 from fedal.cli.options import Said, takes_settings
 from fedal.config import Config
-from fedal.facts import Changes, facts_of, setting, told_to_sites, without_effect
+from fedal.facts import Changes, facts_of, sent_to_sites, setting, without_effect
 from fedal.methods.client import ClientLogic
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
@@ -33,32 +33,32 @@ def test_every_setting_and_every_option_of_a_method_has_facts() -> None:
 
 def test_a_setting_without_facts_is_found() -> None:
     class Bare(Config):
-        bare: int = Field(3, description="nobody decided what it changes")
+        bare: int = Field(3, description="does not state what it changes")
 
     with pytest.raises(TypeError, match=r"Bare\.bare has no facts"):
         facts_of(Bare)
 
 
-def test_who_adds_a_setting_decides_whether_sites_are_told_and_what_it_changes() -> None:
+def test_a_new_setting_must_state_whether_sites_get_it_and_what_it_changes() -> None:
     with pytest.raises(TypeError, match="sites"):
         setting(3, "of something", changes="weights")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="changes"):
         setting(3, "of something", sites=True)  # type: ignore[call-arg]
 
 
-def test_what_sites_are_told_decides_their_numbers_and_names_neither_code_nor_files() -> None:
+def test_settings_sent_to_sites_name_neither_code_nor_files() -> None:
     """The contract of a deployment: adding to this list is a decision, not an accident."""
-    assert set(told_to_sites(Config)) == {
+    assert set(sent_to_sites(Config)) == {
         "method", "seed", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "precision", "channels_last",
         "fused", "options",
     }  # fmt: skip
     config = Config(method="fedmd", data="mine.npz", models="my.nets:Net")
-    assert json.loads(json.dumps(config.for_sites())).keys() == set(told_to_sites(Config))
+    assert json.loads(json.dumps(config.for_sites())).keys() == set(sent_to_sites(Config))
     assert config.for_sites()["options"] == config.options.model_dump(mode="json")
 
 
-def test_what_comparisons_ignore() -> None:
-    """The contract of `fedal compare` and `fedal report`: what else differs makes another run."""
+def test_settings_that_comparisons_ignore() -> None:
+    """The contract of `fedal compare` and `fedal report`: any other difference makes a different run."""
     assert set(without_effect(Config)) == {
         "workers", "engine", "ray_address", "checkpoint_every", "preset", "require", "data_folder", "instruments",
     }  # fmt: skip
@@ -75,33 +75,33 @@ def scratch(*, sites: bool, changes: Changes, option: bool = False) -> type[Conf
 
 
 @pytest.mark.parametrize("sites", [True, False])
-def test_a_new_setting_is_told_to_sites_if_it_says_so(sites: bool) -> None:
+def test_a_new_setting_is_sent_to_sites_if_its_facts_say_so(sites: bool) -> None:
     config = scratch(sites=sites, changes="weights")(fresh_air=0.25)
     assert config.for_sites().get("fresh_air") == (0.25 if sites else None)
 
 
 @pytest.mark.parametrize("changes", ["weights", "record", "nothing"])
-def test_a_new_setting_makes_another_run_unless_it_changes_nothing(changes: Changes) -> None:
+def test_a_new_setting_makes_a_different_run_unless_it_changes_nothing(changes: Changes) -> None:
     config = scratch(sites=False, changes=changes)(fresh_air=0.25)
     assert ("fresh_air" in config.deciding()) == (changes != "nothing")
 
 
 def test_a_new_setting_is_an_option_of_every_command_with_settings() -> None:
     model = scratch(sites=False, changes="weights", option=True)
-    heard: list[Said] = []
+    received: list[Said] = []
     app = typer.Typer()
 
     @app.command()
     @takes_settings(model=model, without=["seed"])
     def command(*, before: int = 1, said: Said, after: int = 2) -> None:
         """Listens."""
-        heard.append(said)
+        received.append(said)
 
     words = ["--fresh-air", "0.25", "--clients", "3", "--set", "tau=2"]
     answer = CliRunner().invoke(app, words, catch_exceptions=False)
     assert answer.exit_code == 0
-    assert heard[0].values == heard[0].settings() == {"fresh_air": 0.25, "clients": 3, "tau": 2}
-    assert model(**heard[0].settings()).model_dump()["fresh_air"] == 0.25
+    assert received[0].values == received[0].settings() == {"fresh_air": 0.25, "clients": 3, "tau": 2}
+    assert model(**received[0].settings()).model_dump()["fresh_air"] == 0.25
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
     places = [shown.index(word) for word in ("--before", "--method", "How fresh. [default: (0.5)]", "--set", "--after")]
     assert places == sorted(places)
@@ -110,19 +110,19 @@ def test_a_new_setting_is_an_option_of_every_command_with_settings() -> None:
 
 
 def test_options_are_read_as_the_type_of_their_setting() -> None:
-    """`clients` is a number or tables, `models` text or a list: a word on the command line can only be the first."""
-    heard: list[Said] = []
+    """`clients` is a number or tables, `models` a string or a list: the command line accepts only the former."""
+    received: list[Said] = []
     app = typer.Typer()
-    app.command()(takes_settings()(heard_by(heard)))
+    app.command()(takes_settings()(recorded_in(received)))
     words = ["--clients", "3", "--models", "a,b", "--alpha", "1", "--engine", "ray", "--rounds", "2"]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
-    assert heard[0].values == {"clients": 3, "models": "a,b", "alpha": 1.0, "engine": "ray", "rounds": 2}
-    assert [type(value) for value in heard[0].values.values()] == [int, str, float, int, str]
+    assert received[0].values == {"clients": 3, "models": "a,b", "alpha": 1.0, "engine": "ray", "rounds": 2}
+    assert [type(value) for value in received[0].values.values()] == [int, str, float, int, str]
 
 
-def heard_by(heard: list[Said]) -> Any:
+def recorded_in(received: list[Said]) -> Any:
     def command(said: Said) -> None:
-        heard.append(said)
+        received.append(said)
 
     return command
 
@@ -133,22 +133,22 @@ def heard_by(heard: list[Said]) -> Any:
 @pytest.fixture
 def custom_method() -> Iterator[str]:
     class Options(MethodOptions):
-        strength: float = Field(1.0, description="has the facts that all options have")
-        cache: str = setting("off", "where this machine keeps something", sites=False, changes="nothing")
+        strength: float = Field(1.0, description="has the facts of all options")
+        cache: str = setting("off", "where this machine keeps its cache", sites=False, changes="nothing")
 
     name = methods.register(Method("cached", "for this test", Options, ClientLogic)).name
     yield name
-    methods._own.pop(name)
+    methods._registered.pop(name)
 
 
-def test_an_option_of_a_method_may_have_facts_of_its_own(custom_method: str) -> None:
+def test_a_method_option_may_have_its_own_facts(custom_method: str) -> None:
     config = Config(method=custom_method, cache="on", strength=2.0)
     for settings in (config.for_sites(), config.deciding()):
         assert settings["options"]["strength"] == 2.0
         assert "cache" not in settings["options"]
 
 
-def test_a_site_decides_what_is_the_sites_also_among_options(custom_method: str) -> None:
+def test_a_site_also_controls_its_own_method_options(custom_method: str) -> None:
     pytest.importorskip("grpc")
     from fedal.deploy.entering import checked_settings
     from fedal.deploy.refusals import Code, Refused
@@ -161,7 +161,7 @@ def test_a_site_decides_what_is_the_sites_also_among_options(custom_method: str)
     assert refused.value.code == Code.SETTINGS
 
 
-def test_the_report_groups_runs_by_what_changes_a_result() -> None:
+def test_the_report_groups_runs_by_settings_that_change_results() -> None:
     base = Config(method="fedmd", seed=1).model_dump(mode="json", exclude_none=True)
     assert flat(base) == flat(base | {"seed": 2, "workers": 7, "instruments": ["zeta"]})
     assert flat(base) != flat(base | {"lr": 0.5})
@@ -190,13 +190,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> fedal.Run:
     return fedal.run(Config(**TINY), tmp_path_factory.mktemp("plain") / "run")
 
 
-def test_no_setting_that_spares_the_weights_is_left_out_here() -> None:
+def test_every_setting_that_does_not_change_weights_is_tested_here() -> None:
     sparing = {name for name, facts in facts_of(Config).items() if facts.changes != "weights"}
     assert sparing == OTHER.keys() | WITH_RAY
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_a_setting_that_says_so_spares_the_weights_and_the_numbers(name: str, plain: fedal.Run, tmp_path: Path) -> None:
+def test_settings_declared_without_effect_change_neither_weights_nor_metrics(
+    name: str, plain: fedal.Run, tmp_path: Path
+) -> None:
     other = fedal.run(plain.config.with_(**{name: OTHER[name]}), tmp_path / "run")
     assert getattr(other.config, name) != getattr(plain.config, name)
     assert weights(plain) and weights(other) == weights(plain)

@@ -1,4 +1,4 @@
-"""Torch's private kernels do what the public ways do, and whatever uses them works without them."""
+"""Torch's private kernels match their public equivalents, and fedal works without them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HALVES = ([2, 2], [2, 2], [0, 0], [1, 1], True)
 
 @pytest.fixture
 def public(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, way in kernels.PUBLIC.items():
-        monkeypatch.setattr(kernels, name, way)
+    for name, kernel in kernels.PUBLIC.items():
+        monkeypatch.setattr(kernels, name, kernel)
 
 
 def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -60,9 +60,11 @@ def calls() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("case", list(calls()))
-def test_both_ways_have_the_same_values(case: str) -> None:
+def test_private_and_public_kernels_have_the_same_values(case: str) -> None:
     name = case.partition(",")[0]
-    found, expected = (kernels._outcome(way, *calls()[case]) for way in (getattr(kernels, name), kernels.PUBLIC[name]))
+    found, expected = (
+        kernels._outcome(kernel, *calls()[case]) for kernel in (getattr(kernels, name), kernels.PUBLIC[name])
+    )
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6 if ours.dtype == torch.float32 else 1e-12, atol=1e-12)
 
@@ -71,7 +73,7 @@ def test_every_kernel_is_compared() -> None:
     assert {case.partition(",")[0] for case in calls()} == kernels.PUBLIC.keys()
 
 
-def test_the_torch_at_hand_has_all_of_them() -> None:
+def test_the_installed_torch_has_all_private_kernels() -> None:
     assert kernels.in_use() == "private"
 
 
@@ -91,28 +93,30 @@ def with_an_effect() -> SimpleNamespace:
     return SimpleNamespace(double=lambda x: x.mul_(2))
 
 
-def with_more_to_say() -> SimpleNamespace:
+def with_another_result() -> SimpleNamespace:
     return SimpleNamespace(double=lambda x: (2 * x, x))
 
 
-@pytest.mark.parametrize("other", [gone, with_other_arguments, with_other_numbers, with_an_effect, with_more_to_say])
-def test_a_kernel_that_does_something_else_is_not_taken(
+@pytest.mark.parametrize("other", [gone, with_other_arguments, with_other_numbers, with_an_effect, with_another_result])
+def test_a_kernel_that_behaves_differently_is_not_used(
     other: Callable[[], SimpleNamespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def double(x: Tensor) -> Tensor:
         return 2 * x
 
     monkeypatch.setattr(kernels, "torch", SimpleNamespace(**vars(torch) | vars(other())))
-    assert kernels.tried("double", double, numbers(3)) is double
+    assert kernels.chosen("double", double, numbers(3)) is double
 
 
-def test_one_that_does_the_same_is_taken_and_its_arguments_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_equivalent_kernel_is_used_and_the_check_does_not_change_its_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def twice(x: Tensor) -> Tensor:
         return x.mul_(2)
 
     x = numbers(3)
     monkeypatch.setattr(kernels, "torch", SimpleNamespace(**vars(torch) | {"twice": twice}))
-    assert kernels.tried("twice", lambda x: x.mul_(2), x) is twice
+    assert kernels.chosen("twice", lambda x: x.mul_(2), x) is twice
     assert torch.equal(x, numbers(3))
 
 
@@ -122,7 +126,7 @@ def assert_close(found: Federation, expected: Federation) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
-def test_a_federation_learns_the_same_without_them(public: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_federation_learns_the_same_with_public_kernels(public: None, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run_rounds(build_federation("fedal", dtype=torch.float64, tau=2), 3)
     monkeypatch.undo()
     assert kernels.in_use() == "private"
@@ -130,7 +134,9 @@ def test_a_federation_learns_the_same_without_them(public: None, monkeypatch: py
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_so_does_a_stack_with_convolutions(stacked: bool, public: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_with_convolutions_learns_the_same_with_public_kernels(
+    stacked: bool, public: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings: dict[str, Any] = dict(model="cnn-small", precision="fp64", stacked=stacked, tau=2)
     found = run_rounds(build_of_table_models("fedal", **settings), 3)
     monkeypatch.undo()
@@ -138,22 +144,24 @@ def test_so_does_a_stack_with_convolutions(stacked: bool, public: None, monkeypa
 
 
 @pytest.mark.parametrize("leak", [0.0, 0.2])
-def test_so_does_the_discriminator(leak: float, public: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def played() -> Tensor:
+def test_the_discriminator_learns_the_same_with_public_kernels(
+    leak: float, public: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained() -> Tensor:
         roster = ["anna", "ben"]
         judge = Discriminator(roster, 3, leak=leak, lr=0.01, dtype=torch.float64)
         for step in range(3):
             judge.train_step(numbers(2, 8, 3, seed=step), roster)
         return judge.utility_grads(numbers(2, 8, 3), roster)
 
-    found = played()
+    found = trained()
     monkeypatch.undo()
-    torch.testing.assert_close(found, played(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found, trained(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(3, 6, 8, 8), (2, 3, 7, 7), (1, 1, 1, 1)])
-def test_so_does_the_pool_to_the_bit(shape: tuple[int, ...], public: None) -> None:
-    x = torch.randint(-2, 3, shape).double()  # full of ties: the first of equals gets the gradient
+def test_the_pool_is_bit_identical_with_public_kernels(shape: tuple[int, ...], public: None) -> None:
+    x = torch.randint(-2, 3, shape).double()  # many ties: the first maximum gets the gradient
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     pooled = HalvingMaxPool()(ours)
     expected = torch.nn.functional.max_pool2d(theirs, 2, ceil_mode=True)
@@ -163,20 +171,20 @@ def test_so_does_the_pool_to_the_bit(shape: tuple[int, ...], public: None) -> No
     assert torch.equal(pooled, expected) and torch.equal(ours.grad, theirs.grad)
 
 
-def test_the_record_names_those_that_go_the_public_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_names_the_public_kernels_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedal.records.environment import describe_environment, environment_differences
 
     before = describe_environment()
     assert before["kernels"] == "private"
     for name in ("adam", "max_pool"):
         monkeypatch.setattr(kernels, name, kernels.PUBLIC[name])
-    said = "kernels was private, is now private but for adam, max_pool"
-    assert environment_differences(before, describe_environment()) == [said]
+    warning = "kernels was private, is now private but for adam, max_pool"
+    assert environment_differences(before, describe_environment()) == [warning]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc counts threads")
 @pytest.mark.processes
-def test_trying_them_starts_no_thread_and_leaves_torch_as_it_was() -> None:
+def test_choosing_kernels_starts_no_thread_and_does_not_change_torch() -> None:
     """A process that has imported fedal may be forked, and no operator may have run on more than one thread."""
     code = """
 import os, torch

@@ -1,6 +1,6 @@
-"""An arrow points down: a module uses what is below it and knows nothing of what is above.
+"""Imports point down: a module uses only the layers below it.
 
-Every import counts, also inside functions and under TYPE_CHECKING. docs/architecture.md draws the same layers.
+Every import counts, also inside functions and under TYPE_CHECKING. docs/architecture.md shows the same layers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import fedal
 ROOT = Path(fedal.__file__).parent
 DRAWING = Path(__file__).parent.parent / "docs" / "architecture.md"
 
-LAYERS = [  # parts on one line know nothing of each other
+LAYERS = [  # parts on one line do not import each other
     ["cli"],
     ["report", "figures"],
     ["campaigns", "deploy"],
@@ -38,12 +38,12 @@ PLACE = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 
 def part_of(module: str) -> str:
-    """fedal.engine.loop -> engine; fedal itself, which only names what is public, is above all."""
+    """fedal.engine.loop -> engine; fedal itself, which only lists the public names, is above all others."""
     return module.split(".")[1] if "." in module else ""
 
 
 def imports(path: Path, source: str | None = None) -> Iterator[str]:
-    """The modules of fedal that a file imports, wherever in it."""
+    """The modules of fedal that a file imports anywhere."""
     package = ".".join(["fedal", *path.relative_to(ROOT).parent.parts])
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8") if source is None else source)):
         if isinstance(node, ast.Import):
@@ -58,8 +58,8 @@ def imports(path: Path, source: str | None = None) -> Iterator[str]:
                 yield inner if is_module else str(node.module)
 
 
-def arrows_up(path: Path, source: str | None = None) -> list[str]:
-    """The imports of a file that point to its own level in another part, or above."""
+def imports_up(path: Path, source: str | None = None) -> list[str]:
+    """The imports of a file that point up, or to another part of its own level."""
     own = part_of(".".join(["fedal", *path.relative_to(ROOT).with_suffix("").parts]))
     found = []
     for module in imports(path, source):
@@ -76,10 +76,10 @@ FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_import_points_down(path: Path) -> None:
-    assert arrows_up(path) == []
+    assert imports_up(path) == []
 
 
-def test_every_part_has_its_place() -> None:
+def test_every_part_has_a_layer() -> None:
     parts = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert parts - {"__init__"} == PLACE.keys()
 
@@ -95,12 +95,12 @@ def test_every_part_has_its_place() -> None:
         "from fedal.config import Config",
     ],
 )
-def test_an_arrow_that_is_turned_round_is_found(source: str) -> None:
-    assert arrows_up(ROOT / "engine" / "loop.py", source)
-    assert not arrows_up(ROOT / "engine" / "loop.py", "from fedal.methods.server import Uploads\nimport torch")
+def test_an_import_that_points_up_is_found(source: str) -> None:
+    assert imports_up(ROOT / "engine" / "loop.py", source)
+    assert not imports_up(ROOT / "engine" / "loop.py", "from fedal.methods.server import Uploads\nimport torch")
 
 
-def test_modules_of_one_part_do_not_import_each_other_in_a_circle() -> None:
+def test_modules_of_one_part_have_no_circular_imports() -> None:
     known = {
         ".".join(["fedal", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__") for path in FILES
     }
@@ -112,18 +112,18 @@ def test_modules_of_one_part_do_not_import_each_other_in_a_circle() -> None:
     }
     done: set[str] = set()
 
-    def walk(module: str, way: tuple[str, ...]) -> None:
-        assert module not in way, " -> ".join([*way[way.index(module) :], module])
+    def walk(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
         if module not in done:
             for other in sorted(graph[module] - {module}):
-                walk(other, (*way, module))
+                walk(other, (*path, module))
             done.add(module)
 
     for module in graph:
         walk(module, ())
 
 
-def test_the_drawing_in_the_documentation_is_this_one() -> None:
+def test_the_layers_match_those_in_the_documentation() -> None:
     text = DRAWING.read_text(encoding="utf-8")
     drawn = re.search(r"<!-- layers -->\n```\n(.*?)```", text, re.S)
     assert drawn is not None

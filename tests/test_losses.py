@@ -123,7 +123,7 @@ def test_distances_equal_autograd(
     ],
     ids=["cross-entropy", "kl", "kl at 2.5", "mse", "l1"],
 )
-def test_a_gradient_is_the_numeric_derivative_of_its_own_value(loss: Callable[[Tensor], Loss]) -> None:
+def test_a_gradient_is_the_numeric_derivative_of_its_value(loss: Callable[[Tensor], Loss]) -> None:
     at = random(3, 4, seed=6)
     numeric = numeric_gradient(lambda f: loss(f).value, at)
     torch.testing.assert_close(loss(at).gradient, numeric, rtol=0, atol=1e-9)
@@ -131,7 +131,7 @@ def test_a_gradient_is_the_numeric_derivative_of_its_own_value(loss: Callable[[T
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("E", TEMPERATURES)
-def test_kl_gradient_is_exactly_zero_where_student_and_teacher_are_the_same_bits(dtype: torch.dtype, E: float) -> None:
+def test_kl_gradient_is_exactly_zero_where_student_and_teacher_are_bit_identical(dtype: torch.dtype, E: float) -> None:
     for scale in (1e-3, 1.0, 50.0, 1e4):
         logits = random(32, 10, scale=scale).to(dtype)
         loss = kl(logits, logits.clone(), E)
@@ -152,7 +152,7 @@ def test_losses_stay_finite_at_extreme_logits() -> None:
         assert loss.gradient.isfinite().all() and loss.value.isfinite()
 
 
-def test_losses_do_not_change_what_they_are_given() -> None:
+def test_losses_do_not_change_their_arguments() -> None:
     teacher, student = random(4, 3, seed=1), random(4, 3, seed=2)
     before = teacher.clone(), student.clone()
     for loss in (cross_entropy(student, torch.zeros(4, dtype=torch.int64)), kl(teacher, student), l1(teacher, student)):
@@ -168,15 +168,15 @@ def test_class_prior_counts_pseudo_samples() -> None:
     assert class_prior(torch.tensor([3, 0, 1]), smoothing=1e-6).exp()[1] == pytest.approx(1e-6 / 4, rel=1e-5)
 
 
-def test_class_prior_of_a_client_with_all_classes_alike_is_uniform_and_changes_no_gradient() -> None:
+def test_a_uniform_class_prior_changes_no_gradient() -> None:
     logits, labels = random(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     prior = class_prior(torch.bincount(labels, minlength=3))
     balanced = d_cross_entropy(logits + prior, labels)
     torch.testing.assert_close(balanced, d_cross_entropy(logits, labels), rtol=0, atol=1e-15)
 
 
-def test_a_prior_takes_the_class_bias_off_the_logits() -> None:
-    """At flat logits on data that follow the prior the balanced loss has no pull, plain cross-entropy has one."""
+def test_a_prior_removes_the_class_bias_from_the_logits() -> None:
+    """At flat logits, on data that follows the prior, the balanced loss has no gradient; cross-entropy has one."""
     counts = torch.tensor([6, 3, 1])
     labels = torch.arange(3).repeat_interleave(counts)
     flat = torch.zeros(10, 3, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Linux and macOS are served, Windows gets one honest sentence: systems are simulated by what they lack."""
+"""Linux and macOS are supported, Windows gets a clear error. Systems are simulated by removing what they lack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedal.errors import ConfigError
 from fedal.machine import available_cores, peak_memory
 
 ROOT = Path(__file__).parents[1]
-SENTENCE = "fedal runs on Linux and macOS. On Windows use it inside WSL2, which is Linux: wsl --install"
+SENTENCE = "fedal runs on Linux and macOS. On Windows, use it inside WSL2: wsl --install"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def macos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("words", [["run"], ["resume", "runs/x"], ["methods"], ["--help"], []])
-def test_the_command_line_says_it_in_one_sentence_on_windows(
+def test_the_cli_explains_in_one_sentence_that_windows_is_not_supported(
     words: list[str], windows: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fedal", *words])
@@ -56,16 +56,16 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("call", list(CALLS))
-def test_so_does_the_library(call: str, windows: None) -> None:
+def test_the_library_also_explains_that_windows_is_not_supported(call: str, windows: None) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(SENTENCE)}$"):
         CALLS[call]()
 
 
 @pytest.mark.processes
-def test_every_module_is_imported_without_what_windows_lacks() -> None:
+def test_every_module_can_be_imported_without_modules_that_windows_lacks() -> None:
     code = """
 import importlib, os, pkgutil, sys
-import grpc, matplotlib.pyplot, multiprocessing.pool, sklearn, torch, typer  # what they need is their own affair
+import grpc, matplotlib.pyplot, multiprocessing.pool, sklearn, torch, typer  # their own imports are not under test
 for name in ("fcntl", "resource", "pwd", "grp", "termios"):
     sys.modules[name] = None
 del os.sched_getaffinity
@@ -83,8 +83,8 @@ def test_a_run_needs_nothing_that_macos_lacks(macos: None, tmp_path: Path) -> No
     assert fedal.compare(["local"], 1, tmp_path / "compared", settings).rows[0].runs
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="asks for the cores of this process")
-def test_only_cores_that_the_process_may_use_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not report a process's cores")
+def test_only_available_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5, 7})
     assert available_cores() == 3
     with thread_workers(0) as workers:
@@ -97,11 +97,11 @@ def test_peak_memory_is_in_bytes_on_both_systems(monkeypatch: pytest.MonkeyPatch
     before = peak_memory()
     assert 10e6 < before < 100e9
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    monkeypatch.setattr(sys, "platform", "darwin")  # which counts bytes
+    monkeypatch.setattr(sys, "platform", "darwin")  # which reports bytes
     assert peak_memory() >= kilobytes and peak_memory() < before
 
 
-def test_systems_are_told_apart_in_one_place() -> None:
+def test_only_one_module_depends_on_the_system() -> None:
     pattern = re.compile(r"sched_getaffinity|^import (fcntl|resource)\b|^from (fcntl|resource)\b", re.M)
     files = [path for folder in ("src", "benchmarks", "studies") for path in (ROOT / folder).rglob("*.py")]
     found = {path.name for path in files if pattern.search(path.read_text(encoding="utf-8"))}

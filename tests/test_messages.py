@@ -1,4 +1,4 @@
-"""What may cross, and what it says about itself."""
+"""The messages and their declarations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAPER = ("local", "fedmd", "fedmd-lf", "fedal")
 
 
 def test_no_message_of_the_papers_methods_can_carry_parameters() -> None:
-    """All axes are samples of the public batch and classes: nothing has the shape of a model."""
+    """All axes are samples of the public batch or classes: no message has the shape of a model."""
     kinds = {kind for name in PAPER for kind in methods.get(name).up + methods.get(name).down}
     assert kinds == {Outputs, Consensus, Guidance}
     for kind in kinds:
@@ -41,7 +41,7 @@ def test_no_message_of_the_papers_methods_can_carry_parameters() -> None:
 
 
 def test_a_black_box_method_has_no_message_of_free_shape() -> None:
-    """Only a message that admits to parameters may hold tensors whose shape the wire does not know."""
+    """Only a message that declares parameters may hold tensors of unknown shape."""
     for name in methods.MODULES:
         method = methods.get(name)
         for kind in method.up + method.down:
@@ -65,15 +65,15 @@ def test_a_method_that_sends_weights_cannot_claim_to_be_black_box(leak: Leak, di
     assert not method.black_box and method.exchanges
 
 
-def test_a_message_that_does_not_say_what_it_reveals_is_no_message() -> None:
-    with pytest.raises(TypeError, match="Silent does not say what it reveals"):
+def test_a_message_must_declare_what_it_reveals() -> None:
+    with pytest.raises(TypeError, match="Silent does not declare what it reveals"):
         type("Silent", (Message,), {})
     assert type("Inheriting", (Outputs,), {}).leak == Leak.PUBLIC_OUTPUTS
 
 
 def test_leaks_in_words() -> None:
     assert in_words(Leak.NOTHING) == "nothing"
-    assert in_words(Guidance.leak) == "outputs on public data, gradients in those outputs"
+    assert in_words(Guidance.leak) == "outputs on public data, gradients w.r.t. those outputs"
     assert in_words(Leak.PARAMETERS | Leak.ARCHITECTURE) == "model parameters, model architecture"
 
 

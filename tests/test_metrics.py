@@ -1,4 +1,4 @@
-"""What is measured: accuracy, disagreement, and the subset that is evaluated while training."""
+"""The metrics: accuracy, disagreement, and the subset that is evaluated during training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedal.metrics import EVALUATION_BATCH, accuracy, disagreement, stratified_s
 
 
 class Echo:
-    """Answers with its inputs: they are the logits."""
+    """Returns its inputs as logits."""
 
     def predict(self, x: Tensor) -> Tensor:
         return x
@@ -27,19 +27,19 @@ def one_hot(classes: list[int]) -> Samples:
 
 
 def test_accuracy_is_the_share_of_the_chosen_samples_with_the_largest_logit_at_their_label() -> None:
-    said, labels = one_hot([0, 1, 2, 3, 0]), torch.tensor([0, 1, 2, 0, 1])
-    assert accuracy(Echo(), said, labels, torch.arange(5)) == 3 / 5
-    assert accuracy(Echo(), said, labels, torch.tensor([3, 4, 0])) == 1 / 3
+    logits, labels = one_hot([0, 1, 2, 3, 0]), torch.tensor([0, 1, 2, 0, 1])
+    assert accuracy(Echo(), logits, labels, torch.arange(5)) == 3 / 5
+    assert accuracy(Echo(), logits, labels, torch.tensor([3, 4, 0])) == 1 / 3
 
 
 def test_accuracy_over_many_batches_counts_every_sample_once() -> None:
     n = 2 * EVALUATION_BATCH + 7
-    said = one_hot([k % 4 for k in range(n)])
+    logits = one_hot([k % 4 for k in range(n)])
     labels = torch.tensor([k % 4 if k % 3 else (k + 1) % 4 for k in range(n)])
-    assert accuracy(Echo(), said, labels, torch.arange(n)) == pytest.approx(sum(k % 3 > 0 for k in range(n)) / n)
+    assert accuracy(Echo(), logits, labels, torch.arange(n)) == pytest.approx(sum(k % 3 > 0 for k in range(n)) / n)
 
 
-def test_accuracy_is_measured_in_evaluation_mode_and_moves_no_buffer() -> None:
+def test_accuracy_is_measured_in_evaluation_mode_and_changes_no_buffer() -> None:
     learner = TorchLearner(nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.9)))
     before = learner.weights()
     x = Samples(5 + np.eye(4, dtype=np.float32), torch.float32)
@@ -47,13 +47,13 @@ def test_accuracy_is_measured_in_evaluation_mode_and_moves_no_buffer() -> None:
     assert all(torch.equal(before[name], value) for name, value in learner.weights().items())
 
 
-def test_outputs_that_are_not_finite_are_an_error_and_no_accuracy() -> None:
+def test_non_finite_outputs_are_an_error_and_not_an_accuracy() -> None:
     x = Samples(np.array([[0.0, np.nan]], dtype=np.float32), torch.float32)
-    with pytest.raises(NonFiniteError, match="outputs on the test set are not finite"):
+    with pytest.raises(NonFiniteError, match="non-finite values on the test set"):
         accuracy(Echo(), x, torch.tensor([0]), torch.arange(1))
 
 
-def test_clients_that_say_the_same_do_not_disagree() -> None:
+def test_clients_with_equal_outputs_do_not_disagree() -> None:
     f = torch.randn(1, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).expand(4, 5, 3)
     assert abs(disagreement(f).item()) < 1e-15
     shifted = f + torch.arange(4, dtype=torch.float64)[:, None, None]  # the same probabilities
@@ -78,7 +78,7 @@ def test_a_subset_has_the_proportions_of_the_classes() -> None:
     assert np.bincount(labels[chosen], minlength=4).tolist() == [50, 30, 0, 20]
 
 
-def test_a_subset_of_any_size_is_as_near_to_the_proportions_as_whole_samples_allow() -> None:
+def test_a_subset_of_any_size_is_as_close_to_the_proportions_as_possible() -> None:
     labels = np.repeat([0, 1, 2], [57, 31, 12])
     for size in range(1, 100):
         counts = np.bincount(labels[stratified_subset(labels, size, seed=0)], minlength=3)
@@ -93,5 +93,5 @@ def test_a_subset_is_fixed_by_the_seed_and_sorted() -> None:
     assert first.tolist() != stratified_subset(labels, 20, seed=1).tolist()
 
 
-def test_a_subset_larger_than_the_data_is_all_of_them() -> None:
+def test_a_subset_larger_than_the_data_is_the_whole_data() -> None:
     assert stratified_subset(np.array([0, 1, 1, 0]), 100, seed=0).tolist() == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""The quantiser stays on the simplex; the codec gives back what went in and takes as many bits as it says."""
+"""The quantiser stays on the simplex; the codec is lossless and writes as many bits as documented."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def ids(*samples: int) -> Indices:
 
 
 def test_three_hand_cases_of_two_bits() -> None:
-    """m = 3: plain rounding is right, has one too few, has one too many."""
+    """m = 3: plain rounding is right, one too few, or one too many."""
     probs = torch.tensor([[0.60, 0.35, 0.05], [0.46, 0.44, 0.10], [0.52, 0.24, 0.24]])
     assert (3 * probs).round().tolist() == [[2, 1, 0], [1, 1, 0], [2, 1, 1]]
     assert quantise(probs, 2).tolist() == [[2, 1, 0], [2, 1, 0], [1, 1, 1]]
-    tie = torch.tensor([[0.5, 0.5, 0.0]])  # 1.5 and 1.5 round to 2 and 2: the last of equals gives way
+    tie = torch.tensor([[0.5, 0.5, 0.0]])  # 1.5 and 1.5 round to 2 and 2: the last of the tied values is lowered
     assert quantise(tie, 2).tolist() == [[2, 1, 0]]
 
 
@@ -63,7 +63,7 @@ def test_one_bit_is_the_one_hot_argmax() -> None:
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
-def test_no_number_moves_by_more_than_one_step(bits: int) -> None:
+def test_no_value_changes_by_more_than_one_step(bits: int) -> None:
     probs = random_probs(300, 10)
     error = (dequantise(quantise(probs, bits), bits, FLOAT) - probs).abs().max()
     assert error <= 1 / (2**bits - 1) + 1e-6
@@ -73,7 +73,7 @@ def test_no_number_moves_by_more_than_one_step(bits: int) -> None:
 
 
 @pytest.mark.parametrize(("bits", "classes"), [(1, 2), (1, 10), (2, 2), (2, 4), (3, 3), (2, 10)])
-def test_codewords_number_the_codes_without_gaps(bits: int, classes: int) -> None:
+def test_codewords_index_the_codes_without_gaps(bits: int, classes: int) -> None:
     if classes == 10:
         m = 2**bits - 1
         numbered = [code_of(word, classes, m) for word in range(math.comb(m + 9, 9))]
@@ -96,8 +96,8 @@ def test_codeword_lengths_are_those_of_the_counts() -> None:
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_what_goes_in_comes_out(data: st.DataObject) -> None:
-    """Over any sequence of batches, samples that repeat inside a batch included."""
+def test_encoding_and_decoding_are_inverse(data: st.DataObject) -> None:
+    """For any sequence of batches, even with repeated samples inside a batch."""
     bits, classes = data.draw(st.sampled_from([1, 2, 3, 8, 16, 32])), data.draw(st.integers(2, 12))
     ends = pair(bits, 12, classes, delta=data.draw(st.booleans()))
     for seed in range(data.draw(st.integers(1, 5))):
@@ -115,7 +115,7 @@ def test_one_bit_of_ten_classes_is_16_bytes_for_32_samples() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_32_bits_are_the_numbers_as_they_are(dtype: torch.dtype) -> None:
+def test_32_bits_send_the_values_unchanged(dtype: torch.dtype) -> None:
     encoder, decoder = pair(32)
     logits = 100 * torch.randn(32, 10, dtype=dtype, generator=torch.Generator().manual_seed(0))
     packed = encoder.encode(logits, np.arange(32))
@@ -123,11 +123,11 @@ def test_32_bits_are_the_numbers_as_they_are(dtype: torch.dtype) -> None:
     assert torch.equal(decoder.decode(packed, np.arange(32), dtype, CPU), logits)
 
 
-def test_a_first_visit_costs_a_codeword_and_a_later_one_a_bit_and_what_changed() -> None:
+def test_a_new_sample_costs_a_codeword_and_a_known_one_a_bit_plus_changes() -> None:
     encoder, _ = pair(1)
     batch, labels = np.arange(32), random_probs(32, 10)
     assert len(encoder.encode(labels, batch)) == 16  # 32 codewords of 4 bits
-    assert len(encoder.encode(labels, batch)) == 4  # 32 bits that say: the same
+    assert len(encoder.encode(labels, batch)) == 4  # 32 bits: unchanged
     changed = labels.clone()
     changed[:8] = labels[:8].roll(1, -1)
     assert len(encoder.encode(changed, batch)) == 8  # 32 bits and 8 codewords
@@ -136,7 +136,7 @@ def test_a_first_visit_costs_a_codeword_and_a_later_one_a_bit_and_what_changed()
     assert len(encoder.encode(changed.roll(1, -1), half_new)) == 10  # 16 bits and 16 codewords
 
 
-def test_a_codec_that_forgot_starts_with_first_visits() -> None:
+def test_a_reset_codec_treats_every_sample_as_new() -> None:
     encoder, decoder = pair(2)
     batch = np.arange(16)
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_a_codec_that_forgot_starts_with_first_visits() -> None:
     assert len(encoder.encode(random_probs(16, 10), batch)) == 16
 
 
-def test_the_memory_survives_a_save() -> None:
+def test_the_kept_codes_are_saved_and_restored() -> None:
     ends = pair(4)
     batch = np.arange(32)
     ends[1].decode(ends[0].encode(random_probs(32, 10), batch), batch, FLOAT, CPU)
@@ -161,7 +161,7 @@ def test_the_memory_survives_a_save() -> None:
 
 @pytest.mark.parametrize("bits", [1, 3, 32])
 @pytest.mark.parametrize("damage", ["too few", "none", "too many"])
-def test_bytes_of_a_wrong_number_are_refused(bits: int, damage: str) -> None:
+def test_a_wrong_number_of_bytes_is_refused(bits: int, damage: str) -> None:
     encoder, decoder = pair(bits)
     packed = encoder.encode(random_probs(32, 10), np.arange(32))
     wrong = {"too few": packed[:-1], "none": packed[:0], "too many": torch.cat([packed, packed[:1] * 0])}[damage]
@@ -169,25 +169,25 @@ def test_bytes_of_a_wrong_number_are_refused(bits: int, damage: str) -> None:
         decoder.decode(wrong, np.arange(32), FLOAT, CPU)
 
 
-def test_a_codeword_that_names_nothing_is_refused() -> None:
+def test_an_invalid_codeword_is_refused() -> None:
     _, decoder = pair(1)
-    with pytest.raises(WireError, match="codeword 15 names no soft label of 10 classes"):
+    with pytest.raises(WireError, match="codeword 15 is not a soft label of 10 classes"):
         decoder.decode(torch.tensor([0xFF], dtype=torch.uint8), ids(0, 1), FLOAT, CPU)
     with pytest.raises(WireError, match="too many"):  # the padding is not zero
         decoder.decode(torch.tensor([0x01], dtype=torch.uint8), ids(0), FLOAT, CPU)
-    assert not decoder.state_dict()["last"].any(), "what was refused is not remembered"
+    assert not decoder.state_dict()["last"].any(), "refused codes are not kept"
 
 
 @pytest.mark.parametrize("bits", [1, 32])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_labels_that_are_not_finite_are_refused(bits: int, value: float) -> None:
+def test_non_finite_labels_are_refused(bits: int, value: float) -> None:
     labels = random_probs(4, 10)
     labels[1, 2] = value
     with pytest.raises(NonFiniteError, match="soft labels"):
         pair(bits)[0].encode(labels, ids(0, 1, 2, 3))
 
 
-def test_bytes_that_are_no_finite_numbers_are_refused() -> None:
+def test_bytes_of_non_finite_values_are_refused() -> None:
     packed = torch.full((2, 10), math.nan).view(-1).view(torch.uint8)
     with pytest.raises(NonFiniteError, match="soft labels"):
         pair(32)[1].decode(packed, ids(0, 1), FLOAT, CPU)

@@ -1,4 +1,4 @@
-"""No six lines of code stand twice in src: what is the same has one place and a name. Imports count."""
+"""No six consecutive lines of code occur twice in src, imports included."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RUN = 6
 
 
 def lines_of(text: str) -> list[tuple[int, str]]:
-    """Number and text of the lines that are code: no comments, no blank ones, no lone brackets."""
+    """Number and text of the lines of code, without comments, blank lines and single brackets."""
     stripped = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
     return [(number, line) for number, line in stripped if line.strip("()[]{},:") and not line.startswith("#")]
 
@@ -27,12 +27,12 @@ def repeats(sources: Mapping[str, str]) -> list[str]:
     return [" = ".join(found) for found in places.values() if len(found) > 1]
 
 
-def test_no_six_lines_stand_twice() -> None:
+def test_no_six_lines_occur_twice() -> None:
     root = Path(fedal.__file__).parent
     assert not repeats({str(p.relative_to(root)): p.read_text(encoding="utf-8") for p in sorted(root.rglob("*.py"))})
 
 
-def test_six_lines_that_stand_twice_are_found() -> None:
+def test_six_lines_that_occur_twice_are_found() -> None:
     six = "\n".join(f"value_{n} = {n}" for n in range(RUN))
     assert repeats({"a.py": six, "b.py": f"# other\n\nbefore = 1\n{six}"}) == ["a.py:1 = b.py:4"]
     assert not repeats({"a.py": six, "b.py": six.replace("value_3", "other")})

@@ -1,4 +1,4 @@
-"""Streams are functions of seed, purpose, owner and step, and their bits are written down here."""
+"""Streams are functions of seed, purpose, owner and step; this file pins their bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedal.seeding import BatchStream, digest, partition_generator, philox_key, 
 from splits import build_federation, run_rounds
 
 
-def test_the_bits_of_the_streams_are_what_they_always_were() -> None:
+def test_the_bits_of_the_streams_never_change() -> None:
     """A change here changes every result ever published with a seed: do not update these numbers lightly."""
     assert philox_key(0, "public") == 0xCFDF56FCD59B4B7972D6C51403F85042
     assert philox_key(7, "private", "client-03") == 0xCF08C87DDF91E504942CCF0648FB1B5F
@@ -47,7 +47,7 @@ def test_a_longer_draw_begins_with_the_shorter_one() -> None:
 
 
 @pytest.mark.parametrize(("n", "batch"), [(10, 4), (8, 4), (3, 5), (5, 5), (1, 4)])
-def test_random_access_gives_the_same_batches_as_going_through(n: int, batch: int) -> None:
+def test_random_access_returns_the_same_batches_as_sequential_access(n: int, batch: int) -> None:
     through = BatchStream(n, batch, 0, "private", "a")
     expected = [through.indices(step).tolist() for step in range(30)]
     jumping = BatchStream(n, batch, 0, "private", "a")
@@ -56,14 +56,14 @@ def test_random_access_gives_the_same_batches_as_going_through(n: int, batch: in
     assert all(BatchStream(n, batch, 0, "private", "a").indices(step).tolist() == expected[step] for step in (0, 7, 29))
 
 
-def test_an_epoch_shows_no_sample_twice() -> None:
+def test_no_sample_occurs_twice_in_an_epoch() -> None:
     stream = BatchStream(22, 4, 0, "private", "a")
     for epoch in range(6):
         seen = np.concatenate([stream.indices(epoch * 5 + position) for position in range(5)])
         assert len(set(seen.tolist())) == 20 and set(seen.tolist()) <= set(range(22))
 
 
-def test_what_an_epoch_leaves_out_comes_in_others() -> None:
+def test_samples_left_out_of_one_epoch_occur_in_others() -> None:
     stream = BatchStream(22, 4, 0, "private", "a")
     assert {int(index) for step in range(50) for index in stream.indices(step)} == set(range(22))
 
@@ -95,13 +95,13 @@ def test_the_order_of_a_batch_is_part_of_its_digest() -> None:
     assert digest(indices) != digest(indices[::-1]) != digest(np.array([3, 1]))
 
 
-def test_a_batch_has_its_name_whatever_was_asked_before() -> None:
+def test_the_name_of_a_batch_does_not_depend_on_earlier_calls() -> None:
     stream, other = BatchStream(10, 4, 0, "public"), BatchStream(10, 4, 0, "public")
-    for step in (0, 1, 5, 4, 0, 3, 2):  # through its epochs of two steps, forth and back
+    for step in (0, 1, 5, 4, 0, 3, 2):  # through its epochs of two steps, forwards and backwards
         assert stream.name(step) == digest(other.indices(step)) == digest(stream.indices(step))
 
 
-def test_a_seeded_block_leaves_the_global_generator_as_it_was() -> None:
+def test_a_seeded_block_does_not_change_the_global_generator() -> None:
     before = torch.get_rng_state()
     with torch_seeded(0, "weights", "a"):
         first = torch.rand(3)
@@ -112,7 +112,7 @@ def test_a_seeded_block_leaves_the_global_generator_as_it_was() -> None:
         assert not torch.equal(torch.rand(3), first)
 
 
-def test_a_partition_generator_starts_anew_every_time() -> None:
+def test_a_partition_generator_starts_from_scratch_every_time() -> None:
     first, second = (partition_generator(0, "partition").random(4).tolist() for _ in range(2))
     assert first == second != partition_generator(1, "partition").random(4).tolist()
 
@@ -140,7 +140,7 @@ def test_private_batches_are_the_clients_own_samples_with_their_labels() -> None
     assert len(private) == 6 and private.label_counts.tolist() == [1, 4, 1, 0, 0]
 
 
-def test_a_batch_of_images_is_channels_last_without_a_copy_and_keeps_its_numbers() -> None:
+def test_a_batch_of_images_is_channels_last_without_a_copy_and_keeps_its_values() -> None:
     x = np.random.Generator(np.random.Philox(key=0)).normal(size=(9, 3, 5, 4)).astype(np.float32)
     staged = Samples(x, torch.float32)
     batch = staged.take(torch.tensor([4, 0, 8, 4]))

@@ -1,4 +1,4 @@
-"""The border: what is refused, that what passes is a copy, and that every byte is counted."""
+"""The wire: what it refuses, that the receiver gets a copy, and that every byte is counted."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def guidance(**changes: Any) -> Guidance:
     return Guidance(**{"mean": torch.zeros(4, 3), "grad": torch.ones(4, 3), "count": 2, **changes})
 
 
-def test_what_was_sent_is_what_arrives() -> None:
+def test_messages_arrive_unchanged() -> None:
     wire, sent = fedal_wire(), torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     assert torch.equal(wire.up("a", Outputs(sent), "x", "x").values, sent)
     received = wire.down("a", guidance())
     assert received.count == 2 and received.grad.eq(1).all() and received.mean.eq(0).all()
 
 
-def test_what_arrives_is_a_copy_without_a_graph() -> None:
+def test_the_receiver_gets_a_copy_without_a_graph() -> None:
     wire = fedal_wire()
     sent = torch.zeros(4, 3, requires_grad=True)
     received = wire.up("a", Outputs(sent * 2), "x", "x").values
@@ -54,7 +54,7 @@ def test_fedal_costs_four_bytes_per_logit_up_and_eight_down(batch: int, classes:
     assert wire.down_bytes == {"a": 3 * 8 * classes * batch}
 
 
-def test_an_expanded_tensor_counts_with_all_its_numbers() -> None:
+def test_an_expanded_tensor_counts_all_its_elements() -> None:
     wire = fedal_wire()
     wire.up("a", Outputs(torch.zeros(()).expand(4, 3)), None, None)
     assert wire.up_bytes["a"] == 4 * 4 * 3
@@ -85,7 +85,7 @@ def test_only_the_declared_type_comes_down() -> None:
         fedal_wire().down("a", Outputs(torch.zeros(4, 3)))
 
 
-def test_a_subclass_of_a_declared_type_is_another_type() -> None:
+def test_a_subclass_of_a_declared_type_is_refused() -> None:
     @dataclass(frozen=True)
     class More(Outputs):
         weights: Any = None
@@ -108,57 +108,57 @@ def test_a_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
-def test_another_type_of_numbers_is_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(WireError, match=f"numbers of type {dtype}; this run uses torch.float32"):
+def test_a_wrong_dtype_is_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(WireError, match=f"has dtype {dtype}; this run uses torch.float32"):
         fedal_wire().up("a", Outputs(torch.zeros(4, 3, dtype=dtype)), None, None)
 
 
-def test_something_that_is_no_tensor_is_refused() -> None:
+def test_a_field_that_is_not_a_tensor_is_refused() -> None:
     with pytest.raises(WireError, match="is a list; expected a tensor"):
         fedal_wire().up("a", Outputs([[0.0] * 3] * 4), None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_a_number_that_is_not_finite_is_refused_in_both_directions(number: float) -> None:
+def test_non_finite_values_are_refused_in_both_directions(number: float) -> None:
     bad = torch.zeros(4, 3)
     bad[2, 1] = number
-    with pytest.raises(NonFiniteError, match=r'Outputs.values from client "a" holds numbers that are not finite'):
+    with pytest.raises(NonFiniteError, match=r'Outputs.values from client "a" contains non-finite values'):
         fedal_wire().up("a", Outputs(bad), None, None)
     with pytest.raises(NonFiniteError, match=r'Guidance.grad to client "a"'):
         fedal_wire().down("a", guidance(grad=bad))
 
 
 @pytest.mark.parametrize(("batch", "expected"), [("other", "this"), (None, "this"), ("other", None)])
-def test_an_answer_about_another_batch_is_refused(batch: str | None, expected: str | None) -> None:
-    with pytest.raises(WireError, match=f'client "a" answered about public batch {batch}, this exchange'):
+def test_an_answer_for_another_batch_is_refused(batch: str | None, expected: str | None) -> None:
+    with pytest.raises(WireError, match=f'client "a" answered for public batch {batch}; this exchange'):
         fedal_wire().up("a", Outputs(torch.zeros(4, 3)), batch, expected)
 
 
 @pytest.mark.parametrize("hidden", [torch.zeros(100), {"w": 1.0}, 2.5, "text", True])
-def test_nothing_but_integers_travels_beside_the_tensors(hidden: object) -> None:
+def test_only_integers_travel_besides_the_tensors(hidden: object) -> None:
     with pytest.raises(WireError, match=r"Guidance.count to client .* is a .*: only the tensors of its layout"):
         fedal_wire().down("a", guidance(count=hidden))
 
 
-def test_an_axis_that_the_run_does_not_know_is_refused() -> None:
+def test_an_unknown_axis_is_refused() -> None:
     @dataclass(frozen=True)
     class Layer(Message):
         weight: Tensor
         leak = Leak.PARAMETERS
         layout = {"weight": ("inputs", "K")}  # noqa: RUF012
 
-    with pytest.raises(WireError, match='has an axis "inputs"; this run knows B, K'):
+    with pytest.raises(WireError, match='has an axis "inputs"; the axes of this run are B, K'):
         Wire((Layer,), (), {"B": 4, "K": 3}, torch.float32).up("a", Layer(torch.zeros(5, 3)), None, None)
 
 
-def test_what_is_refused_is_not_counted() -> None:
+def test_refused_messages_are_not_counted() -> None:
     wire = fedal_wire()
     with pytest.raises(NonFiniteError):
         wire.down("a", guidance(grad=torch.full((4, 3), torch.nan)))
     assert wire.down_bytes.total() == 0
 
 
-def test_meters_go_on_after_a_restore() -> None:
+def test_meters_continue_after_a_restore() -> None:
     wire, again = fedal_wire(), fedal_wire()
     wire.up("a", Outputs(torch.zeros(4, 3)), None, None)
     again.load_state_dict(wire.state_dict())

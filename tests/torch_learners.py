@@ -1,4 +1,4 @@
-"""Torch learners for tests, small enough to be made by the hundred, and what they learn from."""
+"""Small torch learners for tests, and batches to train them."""
 
 from __future__ import annotations
 

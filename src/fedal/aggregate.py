@@ -1,4 +1,4 @@
-"""How many outputs become one: pure functions of stacked tensors, client axis first."""
+"""Aggregation of client outputs: pure functions of stacked tensors, client axis first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from fedal.lazy import Tensor, torch
 
 
 def mean_over_clients(outputs: Tensor) -> Tensor:
-    """f-bar: the mean over all who spoke, in roster order so that arrival order cannot matter.  (N, B, K) -> (B, K)"""
+    """f-bar: the mean over the clients that responded, stacked in roster order.  (N, B, K) -> (B, K)
+
+    Roster order makes the result independent of arrival order.
+    """
     return outputs.mean(0)
 
 
@@ -18,16 +21,18 @@ def leave_one_out(mean: Tensor, own: Tensor, count: int) -> Tensor:
     """f-bar_{-n}: the mean over the other clients, recovered from the mean over all `count` and the own part.
 
     Algorithm 1 broadcasts the inclusive mean while Eq. (kl) uses the exclusive one: (N f-bar - f_n) / (N - 1).
+    (B, K), (B, K) -> (B, K)
     """
     if count < 2:
-        raise ValueError(f"the mean over the others needs at least two clients, {count} spoke")
+        raise ValueError(f"the mean over the others needs at least two clients; {count} responded")
     return (count * mean - own) / (count - 1)
 
 
 def average_weights(members: Sequence[Mapping[str, Tensor]], samples: Sequence[float]) -> dict[str, Tensor]:
-    """Parameters and float buffers averaged with weights `samples`; integer buffers are those of the largest member.
+    """Parameters and float buffers averaged with weights `samples`; integer buffers come from the largest member.
 
-    BatchNorm statistics are float buffers and take part. One member alone is returned as it is, to the bit.
+    BatchNorm statistics are float buffers and are averaged too. A single member is returned unchanged, bit for bit.
+    Each member maps names to tensors of any shape; the average keeps these names and shapes.
     """
     if len(members) == 1:
         return dict(members[0])
@@ -41,12 +46,12 @@ def average_weights(members: Sequence[Mapping[str, Tensor]], samples: Sequence[f
 
 
 def cluster_means(points: Tensor, labels: Tensor, clusters: int, first: int) -> tuple[Tensor, Tensor]:
-    """Labels and means of C-means (Lloyd), starting at `labels` (-1: unknown).  (N, D), (N,) -> (N,), (C, D)
+    """Labels and centroids of C-means (Lloyd), starting from `labels` (-1: unknown).  (N, D), (N,) -> (N,), (C, D)
 
-    A cluster without members starts at the point that is farthest from all other centroids (the very first one at
-    point `first`), so nothing is random and with C = N every distinct point is its own cluster.
+    A cluster without members starts at the point farthest from all other centroids; the very first one starts at
+    point `first`. So nothing is random, and with C = N every distinct point is its own cluster.
     """
-    for _ in range(100):  # it settles in a handful of steps
+    for _ in range(100):  # converges in a handful of steps
         centroids = _centroids(points, labels, clusters, first)
         settled, labels = labels, nearest(points, centroids)
         if torch.equal(settled, labels):
@@ -66,7 +71,7 @@ def _centroids(points: Tensor, labels: Tensor, clusters: int, first: int) -> Ten
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """The index of the nearest centroid to each point, the lowest of equals.  (N, D), (C, D) -> (N,)"""
+    """The index of the centroid nearest to each point; the lowest index wins ties.  (N, D), (C, D) -> (N,)"""
     return _squared_distances(points, centroids).argmin(1)
 
 
@@ -76,7 +81,7 @@ def _squared_distances(points: Tensor, centroids: Tensor) -> Tensor:
 
 @dataclass
 class ClassSums:
-    """What a client adds up per class of its own samples, in double precision, to upload the means."""
+    """A client's running sums per class over its own samples, in double precision; it uploads their means."""
 
     sums: Tensor  # (K, width)
     counts: Tensor  # (K,)
@@ -87,40 +92,43 @@ class ClassSums:
         return cls(sums, sums.new_zeros(n_classes, dtype=torch.int32))
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
-        """(B, width), (B,)"""
+        """Adds each row to the sum of its label.  (B, width), (B,)"""
         self.sums.index_add_(0, labels, rows.to(self.sums.dtype))
         self.counts += torch.bincount(labels, minlength=len(self.counts))
 
     def means(self, dtype: torch.dtype) -> Tensor:
-        """A class without samples has a row of zeros and a count of zero.  -> (K, width)"""
+        """The mean row of each class; zeros for a class without samples.  -> (K, width)"""
         return (self.sums / self.counts.clamp(min=1)[:, None]).to(dtype)
 
 
 def class_weights(counts: Tensor, by: Literal["clients", "samples"]) -> Tensor:
-    """What each client's row of a class weighs: alike for all who have the class, or by how many samples they have."""
+    """The weight of each client's row of a class: equal for all clients that have it, or their sample count.
+
+    (N, K) -> (N, K)
+    """
     return counts.double() if by == "samples" else (counts > 0).double()
 
 
 def class_means(rows: Tensor, weights: Tensor) -> Tensor:
-    """Per class the weighted mean over those who have it; zeros where nobody does.  (N, K, d), (N, K) -> (K, d)"""
+    """The weighted mean of each class over the clients that have it, else zeros.  (N, K, d), (N, K) -> (K, d)"""
     return torch.einsum("nk,nkd->kd", _shares(weights, 0).to(rows.dtype), rows)
 
 
 def class_means_of_others(rows: Tensor, weights: Tensor) -> Tensor:
-    """For each client the same over the others, never itself.  (N, K, d), (N, K) -> (N, K, d)"""
+    """`class_means` over the other clients, for each client.  (N, K, d), (N, K) -> (N, K, d)"""
     others = (
         weights * (1 - torch.eye(len(weights), device=weights.device))[:, :, None]
-    )  # (N, N, K): what m weighs for n
+    )  # (N, N, K): the weight of m for n
     return torch.einsum("nmk,mkd->nkd", _shares(others, 1).to(rows.dtype), rows)
 
 
 def other_owners(counts: Tensor) -> Tensor:
-    """For each client, how many of the others have each class.  (N, K) -> (N, K)"""
+    """How many of the other clients have each class, for each client.  (N, K) -> (N, K)"""
     has = (counts > 0).to(counts.dtype)
     return has.sum(0, dtype=counts.dtype) - has
 
 
 def _shares(weights: Tensor, clients: int) -> Tensor:
-    """Weights that sum to one over the axis of clients; all zero where nobody has any."""
+    """Weights normalised to sum to one over the client axis; all zero where the total is zero."""
     total = weights.sum(clients, keepdim=True)
     return weights / torch.where(total > 0, total, 1)

@@ -1,4 +1,4 @@
-"""The network that guesses which client spoke. It lives at the server only and is never sent."""
+"""The network that predicts which client an output came from. It stays at the server and is never sent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fedal.learners.base import State
 from fedal.losses import d_cross_entropy
 from fedal.seeding import torch_seeded
 
-ROWS = 1024  # outputs that it looks at in one go: of 32 clients with batches of 32
+ROWS = 1024  # outputs processed at once: 32 clients with batches of 32
 
 
 class Discriminator:
-    """h(softmax(f / E), w): an MLP K - hidden - N over the whole roster; absent clients just give no samples.
+    """h(softmax(f / E), w): an MLP K - hidden - N over the whole roster; absent clients contribute no samples.
 
     Paper: "two fully-connected layers with 32 and 265 neurons" and stochastic gradient ascent. Here: an output layer of
-    width N follows, since h maps to R^N, and Adam is the default (SGD at the stated 1e-4 hardly moves it).
+    width N follows, since h maps to R^N, and Adam is the default (SGD at the stated 1e-4 barely changes it).
     """
 
     def __init__(
@@ -57,15 +57,18 @@ class Discriminator:
 
     @property
     def module(self) -> torch.nn.Module:
-        """h as a function of `inputs`: scores of the roster's members before the softmax."""
+        """h as a function of `inputs`: a score per roster member, before the softmax."""
         return self._learner.module
 
     def inputs(self, f: Tensor) -> Tensor:
-        """What it sees of logits: softmax(f / E).  (..., K) -> (..., K)"""
+        """Its input for logits f: softmax(f / E).  (..., K) -> (..., K)"""
         return torch.softmax(f / self._temperature, -1)
 
     def train_step(self, f: Tensor, present: Sequence[str]) -> Tensor:
-        """One ascent step on U = mean of -CE(n, h(p_n)) over all N * B outputs; its accuracy before the step."""
+        """Takes one ascent step on U, the mean of -CE(n, h(p_n)) over all N * B outputs; returns the prior accuracy.
+
+        (N, B, K) -> ()
+        """
         hits = []
         with torch.no_grad():
             for part, owners in self._parts(f, present):
@@ -76,7 +79,7 @@ class Discriminator:
         return torch.cat(hits).to(f.dtype).mean()
 
     def utility_grads(self, f: Tensor, present: Sequence[str]) -> Tensor:
-        """dU_n/df_n per sample at the current w; every row sums to zero over classes.  (N, B, K) -> (N, B, K)"""
+        """dU_n/df_n per sample at the current w; each row sums to zero over the classes.  (N, B, K) -> (N, B, K)"""
         with torch.no_grad():
             return torch.cat([self._utility_grad(part, owners) for part, owners in self._parts(f, present)])
 
@@ -88,7 +91,7 @@ class Discriminator:
         return p * (d_p - (p * d_p).sum(-1, keepdim=True)) / self._temperature
 
     def _scores(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """h before its softmax, and what each layer has seen for it.  (R, K) -> (R, N), [(R, K), (R, hidden), ...]"""
+        """h before its softmax, and the input of each layer.  (R, K) -> (R, N), [(R, K), (R, hidden), ...]"""
         seen = [x]
         *hidden, last = self._layers
         for layer in hidden:
@@ -96,9 +99,9 @@ class Discriminator:
         return last(seen[-1]), seen
 
     def _back(self, seen: Sequence[Tensor], d: Tensor, learn: bool) -> Tensor:
-        """The gradient in x of what has gradient d in `_scores(x)`; whoever learns keeps those in w on the way.
+        """The gradient w.r.t. x of a loss with gradient d w.r.t. `_scores(x)`; `learn` also adds those w.r.t. w.
 
-        Written out, because the exchange waits for it: autograd takes half as long again for so small a network.
+        Written out by hand because clients wait for it: autograd takes 1.5 times as long on so small a network.
         """
         for index, layer in reversed([*enumerate(self._layers)]):
             if learn:
@@ -110,7 +113,7 @@ class Discriminator:
         return d
 
     def _parts(self, f: Tensor, present: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Outputs and their owners, some clients at a time: scores of all at once are N * B * N numbers."""
+        """Outputs and their owners, a few clients at a time: the scores of all at once are N * B * N numbers."""
         batch = f.shape[1]
         some = max(1, ROWS // batch)
         indices = torch.tensor([self._index[client_id] for client_id in present], device=f.device)

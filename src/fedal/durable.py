@@ -1,4 +1,4 @@
-"""Files that survive a crash: either the old content or the new, never half of it."""
+"""Files that survive a crash with either the old content or the new, never a partial file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TEMPORARY = ".tmp-"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Temp file, fsync, rename, fsync the folder. On any error the old file stands and the temp file is gone."""
+    """Writes a temporary file, syncs, renames, syncs the folder. An error leaves the old file and no temporary one."""
     with replacing(path) as file:
         file.write(content)
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Several files of a folder, by name; gives their paths."""
+    """Writes several files in a folder, by name; returns their paths."""
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     return [folder / name for name in texts]
@@ -30,7 +30,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BufferedRandom]:
-    """The same for content that is written bit by bit: the file is in place when the block ends."""
+    """`write_atomically` for content written in pieces: the file is in place when the block ends."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         with open(temporary, "w+b") as file:
@@ -46,7 +46,7 @@ def replacing(path: Path) -> Iterator[BufferedRandom]:
 
 
 def append(path: Path, content: bytes) -> None:
-    """At the end of a file, and on disk when this returns. On an error a part may be there."""
+    """Appends to a file and syncs it to disk. After an error, part of the content may have been written."""
     try:
         with open(path, "ab", buffering=0) as file:
             _write_all(file, content)
@@ -57,14 +57,14 @@ def append(path: Path, content: bytes) -> None:
 
 
 def _write_all(file: FileIO, content: bytes) -> None:
-    """On a disk that fills up, a part is written before the error: it comes with the next attempt."""
+    """Writes until nothing is left. A disk that fills up writes a part first and raises on the next attempt."""
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def _add_path(error: BaseException, path: Path) -> None:
-    """A failed write knows no name; whoever reads the message needs it: which disk is full?"""
+    """Adds the path to a failed write's error, so that the user knows which disk is full."""
     if isinstance(error, OSError) and error.filename is None:
         error.filename = str(path)
 
@@ -78,7 +78,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class RecordFile:
-    """One JSON object per line, only ever appended to, and cut back to a known length on resume."""
+    """One JSON object per line. The file is only ever appended to; resuming truncates it to a known length."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
         self._path = path
@@ -87,7 +87,7 @@ class RecordFile:
         if found < length:
             self._file.close()
             raise CheckpointError(
-                f"{path} has {found} bytes; there were {length} when the checkpoint was made, so rows are missing."
+                f"{path} has {found} bytes; it had {length} when the checkpoint was written, so rows are missing."
             )
         self._file.truncate(length)
         self._file.seek(length)
@@ -100,7 +100,7 @@ class RecordFile:
             raise
 
     def sync(self) -> int:
-        """The length that is safely on disk."""
+        """Syncs the file; returns the length that is now on disk."""
         os.fsync(self._file.fileno())
         return self._file.tell()
 

@@ -1,4 +1,4 @@
-"""Everything a user can cause. Each message says what was found, where, what was expected and what to try next."""
+"""Errors that a user can cause. Each message says what was found, where, what was expected and what to try."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from collections.abc import Iterable
 
 
 class FedalError(Exception):
-    """A mistake or failure that is explained in one message and needs no traceback."""
+    """A mistake or failure that one message explains, without a traceback."""
 
 
 class ConfigError(FedalError):
-    """Something is wrong before a run starts: nothing has been written."""
+    """A mistake found before a run starts; nothing has been written."""
 
 
 class DataError(ConfigError):
-    """A data set is missing, damaged, cut short or does not fit."""
+    """A dataset is missing, damaged, truncated or does not fit."""
 
 
 class PartitionError(ConfigError):
-    """The data cannot be divided among the clients as asked."""
+    """The data cannot be split among the clients as requested."""
 
 
 class NotApplicableError(ConfigError):
-    """The method does not fit these clients, for a reason that lies in the method."""
+    """The method cannot work with these clients."""
 
 
 class FolderInUseError(ConfigError):
-    """Another process works in the run folder at the moment."""
+    """Another process is using the run folder."""
 
 
 class WireError(FedalError):
-    """A message that may not cross: wrong type, direction, shape, batch or numbers."""
+    """A message that the wire rejects: wrong type, direction, shape, batch or dtype."""
 
 
 class OutOfStepError(FedalError):
-    """Client and server disagree about how many exchanges a round has."""
+    """Client and server disagree on the number of exchanges in a round."""
 
 
 class RunError(FedalError):
-    """A run failed on its way; the last checkpoint stands."""
+    """A run failed; its last checkpoint is still valid."""
 
 
 class NonFiniteError(RunError):
-    """A number became nan or infinite."""
+    """A value became NaN or infinite."""
 
 
 class Stopped(FedalError):
-    """The user asked to stop; the round was finished and saved."""
+    """The user stopped the run; the current round was finished and saved."""
 
 
 class CheckpointError(FedalError):
@@ -55,6 +55,6 @@ class CheckpointError(FedalError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`Did you mean X? ` for the nearest known name; nothing where none is near."""
+    """`Did you mean X? ` for the closest known name; an empty string if none is close."""
     near = difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1)
     return f"Did you mean {near[0]}? " if near else ""

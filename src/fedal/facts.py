@@ -1,7 +1,7 @@
-"""What a setting tells about itself besides its type: whether sites hear of it, what it changes, who takes it.
+"""Facts about a setting beyond its type: whether sites receive it, what it changes, which commands accept it.
 
-Lists that would be forgotten if they were kept by hand are made from these facts: what a server tells its sites, what
-a comparison ignores, which options the commands take, what is said about a value of the wrong type.
+Several lists are derived from these facts, because lists kept by hand go stale: what a server sends to its sites, what
+a comparison ignores, which options the commands accept, and the error text for a value of the wrong type.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 Changes = Literal["weights", "record", "nothing"]
-"""What another value may change: the trained weights; only which rows are recorded; no weight and no number."""
+"""What a different value may change: the trained weights; only which rows are recorded; or nothing at all."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Of one setting. The first two have no default: whoever adds a setting decides them."""
+    """The facts of one setting. The first two have no default, so that every new setting states them."""
 
-    sites: bool  # told to the sites of a deployment: it decides their numbers, and names neither code nor files
-    changes: Changes  # by itself, for the same values of all others
-    option: bool = False  # commands take it as --name, with its description as the help text
-    expected: str = ""  # what to say of a value of the wrong type, where pydantic's own words do not help
+    sites: bool  # sent to the sites of a deployment: it affects their results and names no code or files
+    changes: Changes  # on its own, with all other settings equal
+    option: bool = False  # commands accept it as --name, with its description as the help text
+    expected: str = ""  # error text for a value of the wrong type, where pydantic's own is unhelpful
 
 
 def setting(
@@ -35,28 +35,29 @@ def setting(
     expected: str = "",
     **rest: Any,
 ) -> Any:
-    """A field of a pydantic model with its facts; `rest` is for pydantic's Field, such as the limits ge and lt."""
+    """A field of a pydantic model with its facts; `rest` goes to pydantic's Field, such as the limits ge and lt."""
     facts: Any = asdict(Facts(sites, changes, option, expected))
     return Field(default, description=description, json_schema_extra={"facts": facts}, **rest)
 
 
 def facts_of(model: type[BaseModel]) -> dict[str, Facts]:
-    """Setting -> its facts: its own, or the `facts` of the class, which stand for all fields that have none."""
+    """Maps each setting to its own facts, or to the `facts` of the class if it has none of its own."""
     found: dict[str, Facts] = {}
     for name, field in model.model_fields.items():
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
         own: Any = extra.get("facts")
         facts = Facts(**own) if own else getattr(model, "facts", None)
         if facts is None:
-            raise TypeError(f"{model.__name__}.{name} has no facts: make it with `setting`.")
+            raise TypeError(f"{model.__name__}.{name} has no facts: define it with `setting`.")
         found[name] = facts
     return found
 
 
-def told_to_sites(model: type[BaseModel]) -> tuple[str, ...]:
+def sent_to_sites(model: type[BaseModel]) -> tuple[str, ...]:
+    """The settings that a server sends to its sites."""
     return tuple(name for name, facts in facts_of(model).items() if facts.sites)
 
 
 def without_effect(model: type[BaseModel]) -> tuple[str, ...]:
-    """The settings in which two runs with the same result may differ."""
+    """The settings that may differ between two runs with the same result."""
     return tuple(name for name, facts in facts_of(model).items() if facts.changes == "nothing")

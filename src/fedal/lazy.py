@@ -1,4 +1,4 @@
-"""Torch, imported at its first use: `fedal --help` and config mistakes must not wait seconds for it."""
+"""Torch, imported on first use: `fedal --help` and config errors must not wait seconds for it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 
 class LazyModule:
-    """Stands for a module until something of it is used."""
+    """Stands in for a module until one of its attributes is used."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
         value = getattr(importlib.import_module(self._name), attribute)
-        setattr(self, attribute, value)  # the next look-up is an ordinary one
+        setattr(self, attribute, value)  # later lookups bypass __getattr__
         return value
 
 

@@ -1,8 +1,8 @@
-"""Each loss as a function of logits, with its closed-form gradient in them.
+"""Losses as functions of logits, with closed-form gradients w.r.t. them.
 
-Conventions, once for all methods: logits are (B, K); sums run over classes, means over the batch; the teacher comes
-first and is a constant; a gradient is that of the batch mean (already divided by B), so it can go straight to
-`Learner.learn`. No T^2 factor anywhere (the FedAL paper writes none). Equation labels are those of the FedAL paper.
+Conventions of all methods: logits are (B, K); sums run over classes, means over the batch. The teacher comes first and
+is constant. A gradient is that of the batch mean (already divided by B), so it can go straight to `Learner.learn`.
+There is no T^2 factor, as in the FedAL paper. Equation labels are those of the FedAL paper.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedal.lazy import Tensor, torch
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss at one point: its gradient in the student's logits, and its value for whoever asks."""
+    """A loss at one point: its gradient w.r.t. the student, in the student's shape, and its scalar value on demand."""
 
     gradient: Tensor
     evaluate: Callable[[], Tensor]
@@ -26,17 +26,17 @@ class Loss:
 
 
 def _batch(logits: Tensor) -> int:
-    """B, also where stacked clients have an axis in front: each has its own mean.  (..., B, K)"""
+    """The batch size B, also of stacked clients, each with its own mean.  (..., B, K)"""
     return logits.shape[-2]
 
 
 def _size(values: Tensor) -> int:
-    """B * K of one client."""
+    """B * K, the number of elements of one client."""
     return values.shape[-2] * values.shape[-1]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Loss:
-    """-log softmax(f)_y, the loss l(y, f) of local training in Eq. (client_loss_loc)."""
+    """-log softmax(f)_y, the loss l(y, f) of local training in Eq. (client_loss_loc).  (B, K), (B,)"""
     at_label = labels.unsqueeze(-1)
     gradient = torch.softmax(logits, -1)
     gradient.scatter_add_(-1, at_label, gradient.new_full((), -1).expand(at_label.shape))
@@ -44,7 +44,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Loss:
 
 
 def soft_cross_entropy(target: Tensor, logits: Tensor) -> Loss:
-    """-sum_k target_k log softmax(f)_k, the target being probabilities; a row of zeros adds nothing to the mean."""
+    """-sum_k target_k log softmax(f)_k for target probabilities; a row of zeros adds nothing.  (B, K), (B, K)"""
     mass = target.sum(-1, keepdim=True)
     return Loss(
         (mass * torch.softmax(logits, -1) - target) / len(logits),
@@ -53,7 +53,10 @@ def soft_cross_entropy(target: Tensor, logits: Tensor) -> Loss:
 
 
 def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
-    """KL(softmax(teacher/E) || softmax(student/E)), Eq. (kl); its gradient is exactly zero at equal logits."""
+    """KL(softmax(teacher/E) || softmax(student/E)), Eq. (kl); the gradient is exactly 0 at equal logits.
+
+    (B, K), (B, K)
+    """
     E = temperature
     p, q = torch.softmax(teacher / E, -1), torch.softmax(student / E, -1)
     return Loss(
@@ -63,13 +66,13 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
 
 
 def mse(target: Tensor, values: Tensor) -> Loss:
-    """Mean over batch and columns of the squared distance; also for features (B, d)."""
+    """The squared distance, averaged over batch and columns.  (B, K), (B, K), or features (B, d), (B, d)"""
     difference = values - target
     return Loss(2 * difference / _size(difference), lambda: difference.square().mean())
 
 
 def l1(target: Tensor, values: Tensor) -> Loss:
-    """Mean over batch and columns of the absolute distance (the digest loss of FedMD's authors)."""
+    """The absolute distance, averaged over batch and columns: the digest loss of FedMD's authors.  (B, K), (B, K)"""
     difference = values - target
     return Loss(difference.sign() / _size(difference), lambda: difference.abs().mean())
 
@@ -77,8 +80,9 @@ def l1(target: Tensor, values: Tensor) -> Loss:
 def cross_correlation(target: Tensor, student: Tensor, off_diagonal: float, unbiased_std: bool = False) -> Loss:
     """sum_u (1 - C_uu)^2 + off_diagonal * sum_{u != v} (1 + C_uv)^2, C the correlation of student and target logits.
 
-    Columns (classes) are standardised over the batch, so their means and scales in the target teach nothing.
-    `unbiased_std` is the slip of FCCL's authors: the std divides by B - 1 and C by B, so that C_uu stays below 1.
+    Columns (classes) are standardised over the batch, so their means and scales in the target have no effect.
+    `unbiased_std` reproduces a slip in the code of FCCL's authors: the std divides by B - 1 and C by B, so C_uu < 1.
+    (B, K), (B, K)
     """
     batch, degrees = len(student), len(student) - unbiased_std
     centred, scale = _centred(student, degrees)
@@ -96,7 +100,7 @@ def cross_correlation(target: Tensor, student: Tensor, off_diagonal: float, unbi
 
 
 def _centred(values: Tensor, degrees: int) -> tuple[Tensor, Tensor]:
-    """Columns without their mean, and their std with 1e-6 under the root: never a division by zero."""
+    """Columns minus their mean, and their std; 1e-6 under the root prevents division by zero."""
     centred = values - values.mean(0)
     return centred, (centred.square().sum(0) / degrees + 1e-6).sqrt()
 
@@ -106,8 +110,9 @@ def non_target(
 ) -> Loss:
     """sum_{k != y} a_k (log a_k - log b_k) with a, b the softmax of teacher/T and student/T over all classes.
 
-    As it stands this is no divergence: it can be negative, and at equal logits it still pulls the label down.
-    `renormalise` takes the softmax over the K - 1 other classes, which makes it one (and void for K = 2).
+    This is not a divergence: it can be negative, and at equal logits it still lowers the label's logit. `renormalise`
+    takes the softmax over the K - 1 other classes, which makes it a divergence (always 0 for K = 2).
+    (B, K), (B, K), (B,)
     """
     T = temperature
     label = torch.zeros_like(student, dtype=torch.bool).scatter_(1, labels[:, None], value=True)
@@ -121,27 +126,30 @@ def non_target(
 
 
 def similarities(features: Tensor, temperature: float) -> Tensor:
-    """The cosine of each sample's features with those of every other sample, over a temperature.  (B, d) -> (B, B-1)"""
+    """Cosine similarities of each sample to every other, divided by the temperature.  (B, d) -> (B, B-1)"""
     h, _ = _directions(features)
     return (h @ h.T)[_others(len(h), h.device)].view(len(h), -1) / temperature
 
 
 def similarity_kl(target: Tensor, features: Tensor, temperature: float) -> Loss:
-    """KL(softmax(target) || softmax(similarities(features))) by rows; its gradient is in the features (B, d)."""
+    """KL(softmax(target) || softmax(similarities(features))) by rows; its gradient is w.r.t. the features.
+
+    (B, B-1), (B, d)
+    """
     divergence = kl(target, similarities(features, temperature))
     h, norms = _directions(features)
     d_cosines = h.new_zeros(len(h), len(h))
     d_cosines[_others(len(h), h.device)] = divergence.gradient.flatten() / temperature
-    d_h = (d_cosines + d_cosines.T) @ h  # every sample is in its own row and in those of the others
+    d_h = (d_cosines + d_cosines.T) @ h  # every sample appears in its own row and in those of the others
     gradient = (d_h - h * (h * d_h).sum(-1, keepdim=True)) / norms
-    return Loss(gradient.masked_fill(norms <= SHORTEST, 0), divergence.evaluate)  # a zero vector has no direction
+    return Loss(gradient.masked_fill(norms <= MIN_NORM, 0), divergence.evaluate)  # a zero vector has no direction
 
 
-SHORTEST = 1e-12  # below this length a feature vector counts as zero
+MIN_NORM = 1e-12  # a shorter feature vector counts as zero
 
 
 def _directions(features: Tensor) -> tuple[Tensor, Tensor]:
-    norms = features.norm(dim=-1, keepdim=True).clamp(min=SHORTEST)
+    norms = features.norm(dim=-1, keepdim=True).clamp(min=MIN_NORM)
     return features / norms, norms
 
 
@@ -150,13 +158,13 @@ def _others(n: int, device: torch.device) -> Tensor:
 
 
 def l2(target: Tensor, values: Tensor) -> Loss:
-    """The squared distance: sum over columns, mean over the batch."""
+    """The squared distance, summed over columns and averaged over the batch.  (B, K), (B, K)"""
     difference = values - target
     return Loss(2 * difference / len(values), lambda: difference.square().sum(-1).mean())
 
 
 def l2_of_probs(target: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
-    """The squared distance of softmax(student/E) from the probabilities `target`."""
+    """`l2` between softmax(student/E) and the probabilities `target`.  (B, K), (B, K)"""
     p = torch.softmax(student / temperature, -1)
     distance = l2(target, p)
     along = distance.gradient * p
@@ -164,7 +172,7 @@ def l2_of_probs(target: Tensor, student: Tensor, temperature: float = 1.0) -> Lo
 
 
 def kl_to_probs(target: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
-    """KL(target || softmax(student/E)) for a teacher that is known by its probabilities."""
+    """KL(target || softmax(student/E)) for a teacher given as probabilities.  (B, K), (B, K)"""
     E = temperature
     return Loss(
         (torch.softmax(student / E, -1) - target) / (E * len(student)),
@@ -173,16 +181,16 @@ def kl_to_probs(target: Tensor, student: Tensor, temperature: float = 1.0) -> Lo
 
 
 def d_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Gradient of the mean cross-entropy in the logits.  (B, K), (B,) -> (B, K)"""
+    """Gradient of the mean cross-entropy w.r.t. the logits.  (B, K), (B,) -> (B, K)"""
     return cross_entropy(logits, labels).gradient
 
 
 def d_kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
-    """Gradient of KL(teacher || student) in the student's logits, Eq. (gradient_kl).  (B, K) -> (B, K)"""
+    """Gradient of KL(teacher || student) w.r.t. the student's logits, Eq. (gradient_kl).  (B, K), (B, K) -> (B, K)"""
     return kl(teacher, student, temperature).gradient
 
 
 def class_prior(counts: Tensor, smoothing: float = 1.0) -> Tensor:
-    """log pi: a client's own label frequencies with `smoothing` pseudo-samples per class.  (K,) -> (K,)"""
+    """log pi, from a client's label frequencies with `smoothing` pseudo-samples per class.  (K,) -> (K,)"""
     smoothed = counts.double() + smoothing
     return (smoothed / smoothed.sum(-1, keepdim=True)).log()

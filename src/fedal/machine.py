@@ -1,4 +1,4 @@
-"""What the machine offers: the one place that asks which system this is, and what only some of them have."""
+"""Facts about the machine. All code that depends on the operating system is here."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from fedal.errors import ConfigError
 
 
 def refuse_windows() -> None:
-    """Raises where nothing has been tried: files that survive a crash and locked folders are done as Unix does them."""
+    """Raises ConfigError on Windows, which is untested: crash-safe files and folder locks rely on Unix."""
     if sys.platform == "win32":
-        raise ConfigError("fedal runs on Linux and macOS. On Windows use it inside WSL2, which is Linux: wsl --install")
+        raise ConfigError("fedal runs on Linux and macOS. On Windows, use it inside WSL2: wsl --install")
 
 
 def available_cores() -> int:
-    """The cores that this process may use; those of the machine where the system does not say (macOS)."""
+    """The number of cores this process may use; all cores where the system does not report it (macOS)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def peak_memory() -> int:
-    """The most bytes that this process has held so far."""
+    """The peak memory of this process so far, in bytes."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

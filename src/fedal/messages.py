@@ -1,11 +1,11 @@
-"""What may cross the wire, and nothing else.
+"""The messages that may cross the wire; nothing else may.
 
 A message is a frozen dataclass of tensors. Its `layout` names the axes of each tensor, so that the wire can check it
-before anybody uses it; its `leak` says what it reveals. Plain integers (how many clients spoke) travel in the header
+before use; its `leak` states what it reveals. Plain integers, such as how many clients responded, travel in the header
 and are not payload.
 
 Axes: B samples of the public batch, B-1 the other samples of that batch, K classes, d the width of the features, x the
-numbers of one input, C an option of the method (`Method.axes`), * any length.
+elements of one input, C an option of the method (`Method.axes`), * any length.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from fedal.lazy import Tensor, torch
 
 
 class Leak(enum.Flag):
-    """What a message tells its reader about the sender. Types bound the channel, not the information in it."""
+    """What a message reveals about its sender. Types bound the channel, not the information in it."""
 
     NOTHING = 0
-    PUBLIC_OUTPUTS = enum.auto()  # what a model answers on public samples
-    OUTPUT_GRADIENTS = enum.auto()  # how the server would like those answers to change
-    FEATURE_GEOMETRY = enum.auto()  # how similar public samples look to a model
+    PUBLIC_OUTPUTS = enum.auto()  # a model's outputs on public samples
+    OUTPUT_GRADIENTS = enum.auto()  # the gradients that the server sends w.r.t. those outputs
+    FEATURE_GEOMETRY = enum.auto()  # similarities of public samples in a model's feature space
     PUBLIC_FEATURES = enum.auto()  # the vector before the last layer, on public samples
     CLASS_FEATURES = enum.auto()  # mean features of private samples per class
     CLASS_OUTPUTS = enum.auto()  # mean outputs on private samples per class
-    LABEL_COUNTS = enum.auto()  # how many private samples of each class there are
+    LABEL_COUNTS = enum.auto()  # the number of private samples of each class
     CLASS_INPUTS = enum.auto()  # mean private inputs per class: blurred data
-    PRIVATE_OUTPUTS = enum.auto()  # what a model answers on single private samples
-    PRIVATE_FEATURES = enum.auto()  # features of single private samples
-    PRIVATE_LABELS = enum.auto()  # labels of single private samples
+    PRIVATE_OUTPUTS = enum.auto()  # a model's outputs on individual private samples
+    PRIVATE_FEATURES = enum.auto()  # features of individual private samples
+    PRIVATE_LABELS = enum.auto()  # labels of individual private samples
     PARAMETERS = enum.auto()  # the model itself
     ARCHITECTURE = enum.auto()  # its shape
 
@@ -42,7 +42,7 @@ NOT_BLACK_BOX = Leak.PARAMETERS | Leak.ARCHITECTURE
 
 LEAK_WORDS = {
     Leak.PUBLIC_OUTPUTS: "outputs on public data",
-    Leak.OUTPUT_GRADIENTS: "gradients in those outputs",
+    Leak.OUTPUT_GRADIENTS: "gradients w.r.t. those outputs",
     Leak.FEATURE_GEOMETRY: "similarities of public samples",
     Leak.PUBLIC_FEATURES: "features of public data",
     Leak.CLASS_FEATURES: "mean features per class",
@@ -58,7 +58,7 @@ LEAK_WORDS = {
 
 
 def in_words(leak: Leak) -> str:
-    """`outputs on public data, gradients in those outputs`; `nothing` for no leak."""
+    """`outputs on public data, gradients w.r.t. those outputs`; `nothing` for no leak."""
     return ", ".join(words for flag, words in LEAK_WORDS.items() if flag in leak) or "nothing"
 
 
@@ -68,22 +68,22 @@ class Message:
 
     leak: ClassVar[Leak] = Leak.NOTHING
     layout: ClassVar[dict[str, tuple[str, ...]]] = {}
-    whole_numbers: ClassVar[dict[str, str]] = {}  # fields that are not floats -> their torch type
-    about_batch: ClassVar[bool] = True  # whether it speaks of the public batch of the exchange
-    size: ClassVar[str] = ""  # its bytes in words, where the layout does not tell
+    integer_fields: ClassVar[dict[str, str]] = {}  # integer field -> its torch dtype
+    about_batch: ClassVar[bool] = True  # whether it concerns the public batch of the exchange
+    size: ClassVar[str] = ""  # its size as text, where it does not follow from the layout
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if not any("leak" in vars(kind) for kind in cls.__mro__ if kind is not Message):
-            raise TypeError(f"{cls.__name__} does not say what it reveals: give it `leak = Leak...`")
+            raise TypeError(f"{cls.__name__} does not declare what it reveals: set `leak = Leak...`")
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is payload, by name."""
+        """The payload tensors, by name."""
         return {name: getattr(self, name) for name in self.layout}
 
     @classmethod
     def payload_fields(cls) -> tuple[str, ...]:
-        """The fields that hold tensors; all others are plain integers of the header."""
+        """The fields that hold tensors; all others are plain integers in the header."""
         return tuple(cls.layout)
 
     @classmethod
@@ -93,22 +93,22 @@ class Message:
         return tuple(field.name for field in fields(cls) if field.name not in cls.payload_fields())
 
     def axes_of(self, name: str) -> tuple[str, ...] | None:
-        """The axes of one of `tensors()`; None when any shape will do."""
+        """The axis names of one of `tensors()`; None if any shape is allowed."""
         return self.layout[name]
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Message:
-        """The same message with other tensors: what a reader gets is a copy."""
+        """A copy of the message with other tensors, for its receiver."""
         return replace(self, **tensors)
 
     def split(self, size: int) -> list[Message]:
-        """What stacked clients say, one message each."""
+        """The messages of the individual clients of a stack."""
         return [
             self.with_tensors({name: tensor[index] for name, tensor in self.tensors().items()}) for index in range(size)
         ]
 
     @staticmethod
     def join(messages: Sequence[Message]) -> Message:
-        """One message to stacked clients, with a client axis in front of every tensor."""
+        """One message to a stack of clients, with a leading client axis on every tensor."""
         first = messages[0]
         return first.with_tensors(
             {name: torch.stack([message.tensors()[name] for message in messages]) for name in first.tensors()}
@@ -127,7 +127,7 @@ class Outputs(Message):
 
 @dataclass(frozen=True)
 class Consensus(Message):
-    """The mean logits over the `count` clients who spoke: 4 * B * K bytes."""
+    """The mean logits over the `count` clients that responded: 4 * B * K bytes."""
 
     mean: Tensor
     count: int
@@ -150,7 +150,7 @@ class Guidance(Message):
 
 @dataclass(frozen=True)
 class OutputsAndSimilarities(Outputs):
-    """Logits on the public batch and how similar its samples look to each other: 4 * (B * K + B * (B - 1)) bytes."""
+    """Logits on the public batch and the similarities between its samples: 4 * (B * K + B * (B - 1)) bytes."""
 
     similarities: Tensor
 
@@ -160,7 +160,7 @@ class OutputsAndSimilarities(Outputs):
 
 @dataclass(frozen=True)
 class ConsensusAndSimilarities(Consensus):
-    """Mean logits and mean similarities over the `count` clients who spoke: 4 * (B * K + B * (B - 1)) bytes."""
+    """Mean logits and mean similarities over the `count` responding clients: 4 * (B * K + B * (B - 1)) bytes."""
 
     similarities: Tensor
 
@@ -170,7 +170,10 @@ class ConsensusAndSimilarities(Consensus):
 
 @dataclass(frozen=True)
 class Centroids(Message):
-    """The mean outputs of each of C groups of clients: 4 * C * B * K bytes. A group of one shows that client's own."""
+    """The mean outputs of each of C groups of clients: 4 * C * B * K bytes.
+
+    A group of one reveals that client's outputs.
+    """
 
     values: Tensor
 
@@ -190,7 +193,7 @@ class PublicFeatures(Message):
 
 @dataclass(frozen=True)
 class FeatureConsensus(Message):
-    """The mean features over the `count` clients who spoke: 4 * B * d bytes."""
+    """The mean features over the `count` clients that responded: 4 * B * d bytes."""
 
     mean: Tensor
     count: int
@@ -201,22 +204,22 @@ class FeatureConsensus(Message):
 
 @dataclass(frozen=True)
 class ClassFeatures(Message):
-    """Mean features of the K_n classes that a client has shown, in the order of the classes, and how many samples each
-    mean is of: 4 * K_n * d + 4 * K bytes."""
+    """Mean features of the K_n classes that a client has seen, in class order, and the sample count of every class:
+    4 * K_n * d + 4 * K bytes."""
 
     rows: Tensor
     counts: Tensor
 
     leak = Leak.CLASS_FEATURES | Leak.LABEL_COUNTS
     layout = {"rows": ("*", "d"), "counts": ("K",)}  # noqa: RUF012
-    whole_numbers = {"counts": "int32"}  # noqa: RUF012
+    integer_fields = {"counts": "int32"}  # noqa: RUF012
     about_batch = False
     size = "4·K_n·d + 4·K B"
 
 
 @dataclass(frozen=True)
 class Prototypes(Message):
-    """The mean features of every class over the clients; zeros for a class that nobody has shown: 4 * K * d bytes."""
+    """The mean features of every class over the clients; zeros for a class that no client has: 4 * K * d bytes."""
 
     rows: Tensor
 
@@ -227,29 +230,29 @@ class Prototypes(Message):
 
 @dataclass(frozen=True)
 class ClassOutputs(Message):
-    """Mean probabilities per class, row l on samples of label l, and of how many samples (up) or other clients (down);
-    0 means that the row says nothing: 4 * K * K + 4 * K bytes."""
+    """Mean probabilities per class, row l over samples of label l, and the number of samples (up) or other clients
+    (down) behind each row; 0 marks an empty row: 4 * K * K + 4 * K bytes."""
 
     values: Tensor
     counts: Tensor
 
     leak = Leak.CLASS_OUTPUTS | Leak.LABEL_COUNTS
     layout = {"values": ("K", "K"), "counts": ("K",)}  # noqa: RUF012
-    whole_numbers = {"counts": "int32"}  # noqa: RUF012
+    integer_fields = {"counts": "int32"}  # noqa: RUF012
     about_batch = False
 
 
 @dataclass(frozen=True)
 class ClassInputs(Message):
-    """Mean inputs per class, and of how many samples (up) or other clients (down); 0 means that the row says nothing:
-    4 * K * x + 4 * K bytes."""
+    """Mean inputs per class, and the number of samples (up) or other clients (down) behind each row; 0 marks an
+    empty row: 4 * K * x + 4 * K bytes."""
 
     values: Tensor
     counts: Tensor
 
     leak = Leak.CLASS_INPUTS | Leak.LABEL_COUNTS
     layout = {"values": ("K", "x"), "counts": ("K",)}  # noqa: RUF012
-    whole_numbers = {"counts": "int32"}  # noqa: RUF012
+    integer_fields = {"counts": "int32"}  # noqa: RUF012
     about_batch = False
 
 
@@ -266,9 +269,9 @@ class MeanInputOutputs(Message):
 
 @dataclass(frozen=True)
 class Codes(Message):
-    """Soft labels of the public batch as the bytes of `fedal.quantise`; the meter counts what the codec really wrote.
+    """Soft labels of the public batch as the bytes of `fedal.quantise`; the meter counts the bytes as written.
 
-    `begins` is 1 in an upload whose reader has to forget all codes of before, in both directions.
+    `begins` is 1 in an upload that makes the server discard all earlier codes, in both directions.
     """
 
     packed: Tensor
@@ -276,13 +279,13 @@ class Codes(Message):
 
     leak = Leak.PUBLIC_OUTPUTS
     layout = {"packed": ("*",)}  # noqa: RUF012
-    whole_numbers = {"packed": "uint8"}  # noqa: RUF012
+    integer_fields = {"packed": "uint8"}  # noqa: RUF012
     size = "4 to 20 B"  # delta coding, one bit: a change bit per sample, ceil(log2 K) more for each change
 
 
 @dataclass(frozen=True)
 class PrivateSamples(Message):
-    """A batch of private samples as a client's model sees it, with labels: 4 * B * (d + K + 1) bytes."""
+    """Features, logits and labels of a batch of private samples: 4 * B * (d + K + 1) bytes."""
 
     features: Tensor
     values: Tensor
@@ -290,7 +293,7 @@ class PrivateSamples(Message):
 
     leak = Leak.PRIVATE_FEATURES | Leak.PRIVATE_OUTPUTS | Leak.PRIVATE_LABELS
     layout = {"features": ("B", "d"), "values": ("B", "K"), "labels": ("B",)}  # noqa: RUF012
-    whole_numbers = {"labels": "int32"}  # noqa: RUF012
+    integer_fields = {"labels": "int32"}  # noqa: RUF012
     about_batch = False
 
 
@@ -307,7 +310,7 @@ class PrivateAnswers(Message):
 
 @dataclass(frozen=True)
 class Weights(Message):
-    """All parameters and buffers of a model, on how many samples it was trained, and how many clients share it."""
+    """All parameters and buffers of a model, its number of training samples, and how many clients share it."""
 
     values: dict[str, Tensor]
     samples: int

@@ -16,24 +16,24 @@ from fedal.finite import is_finite
 from fedal.learners.base import Learner
 from fedal.seeding import Indices, philox_key, raw_bits
 
-EVALUATION_BATCH = 128  # larger ones cost more per sample on a CPU
+EVALUATION_BATCH = 128  # larger batches cost more per sample on a CPU
 
 
 def top_1(logits: Tensor, labels: Tensor) -> float:
-    """Share of the samples whose largest logit is at their label."""
+    """The share of samples whose largest logit is at their label.  (B, K), (B,) -> a float in [0, 1]"""
     return int((logits.argmax(-1) == labels).sum()) / len(labels)
 
 
-TESTED: dict[str, Callable[[Tensor, Tensor], float]] = {"test_accuracy": top_1}
-"""What is measured of every client's logits on test samples: a column of the record each."""
+TEST_METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"test_accuracy": top_1}
+"""The metrics computed from every client's logits on test samples; each is a column of the record."""
 
 
 def evaluate(learner: Learner, samples: Samples, labels: Tensor, indices: Tensor) -> dict[str, float]:
-    """All that is `TESTED`, on the samples at `indices`."""
+    """All `TEST_METRICS` of a learner on the samples at `indices`."""
     logits = torch.cat([learner.predict(samples.take(chosen)) for chosen in torch.split(indices, EVALUATION_BATCH)])
     if not is_finite(logits):
-        raise NonFiniteError("the model's outputs on the test set are not finite. A smaller lr usually helps.")
-    return {name: measure(logits, labels[indices]) for name, measure in TESTED.items()}
+        raise NonFiniteError("the model returned non-finite values on the test set. A smaller lr usually helps.")
+    return {name: measure(logits, labels[indices]) for name, measure in TEST_METRICS.items()}
 
 
 def accuracy(learner: Learner, samples: Samples, labels: Tensor, indices: Tensor) -> float:
@@ -41,7 +41,7 @@ def accuracy(learner: Learner, samples: Samples, labels: Tensor, indices: Tensor
 
 
 def divergences(outputs: Tensor) -> Tensor:
-    """KL(p_n || mean probability) in nats for every client and sample: what zeta_n of Eq. (assum) averages.
+    """KL(p_n || mean probability) in nats for every client and sample; zeta_n of Eq. (assum) is its mean.
 
     (N, B, K) -> (N, B)
     """
@@ -57,11 +57,11 @@ def disagreement(outputs: Tensor) -> Tensor:
 
 
 def stratified_subset(labels: NDArray[np.int64], size: int, seed: int) -> Indices:
-    """`size` indices with the class proportions of `labels`, fixed by the seed, sorted."""
+    """`size` sorted indices with the class proportions of `labels`, determined by the seed."""
     draws = raw_bits(philox_key(seed, "evaluation"), 0, len(labels))
-    order = np.lexsort((draws, labels))  # class by class, shuffled inside each
+    order = np.lexsort((draws, labels))  # by class, shuffled within each
     counts = np.bincount(labels)
     rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    share = (rank + 0.5) / counts[labels[order]]  # taking all with a share below s takes the part s of every class
+    share = (rank + 0.5) / counts[labels[order]]  # all samples with a share below s are a fraction s of every class
     chosen: NDArray[Any] = order[np.argsort(share, kind="stable")[:size]]
     return np.sort(chosen).astype(np.int64)

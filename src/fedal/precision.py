@@ -1,4 +1,4 @@
-"""The kinds of numbers that a run can compute in."""
+"""The floating-point precisions of a run."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from fedal.lazy import torch
 
 
 def dtype_of(precision: str) -> torch.dtype:
-    """Of weights, data and messages; `bf16` is what torch layers compute in, nothing is kept or sent in it."""
+    """The dtype of weights, data and messages; with `bf16` only torch layers compute in bfloat16."""
     return {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.float32}[precision]

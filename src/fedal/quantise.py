@@ -1,11 +1,11 @@
-"""Soft labels in a few bits: the constrained quantiser of CFD (arXiv 2012.00632) and a codec that really packs bytes.
+"""Soft labels in a few bits: the constrained quantiser of CFD (arXiv 2012.00632) and a codec that packs bytes.
 
-A code of b bits is K whole numbers that sum to m = 2^b - 1: a point of the simplex in steps of 1/m. There are
-C(m+K-1, K-1) of them; each has a number (its codeword), written with the fewest bits that can name all. Delta coding
-keeps, at both ends, the last code of every public sample: a sample seen before costs one bit that says whether its
-code changed, and the new codeword if so; a sample seen for the first time costs its codeword.
-32 bits stand for no quantiser: the numbers travel as they are. Bits are counted in Python: bytes and codes lie on the
-CPU, whatever device the soft labels are on.
+A code of b bits is K integers that sum to m = 2^b - 1: a point of the simplex in steps of 1/m. There are
+C(m+K-1, K-1) of them; each has an index (its codeword), written with the fewest bits that suffice for all. With delta
+coding, both ends keep the last code of every public sample. A sample seen before costs one bit, which states whether
+its code changed, and the new codeword if so; a sample seen for the first time costs its codeword.
+32 bits mean no quantiser: the values are sent unchanged. Bits are packed in Python: bytes and codes are on the CPU,
+whatever device the soft labels are on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNQUANTISED = 32
 
 
 def quantise(probs: Tensor, bits: int) -> Tensor:
-    """The codes of soft labels: rounded, then corrected where rounding hurt most so that m is shared out.
+    """The codes of soft labels: rounded, then corrected where the rounding error is largest until each sums to m.
 
     With one bit this is the one-hot argmax.  (B, K) -> (B, K) int64, rows sum to m
     """
@@ -39,19 +39,19 @@ def quantise(probs: Tensor, bits: int) -> Tensor:
 
 
 def dequantise(codes: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
-    """The soft labels that codes stand for.  (B, K) -> (B, K)"""
+    """The soft labels that the codes represent.  (B, K) -> (B, K)"""
     labels: Tensor = codes.double() / (2**bits - 1)
     return labels.to(dtype)
 
 
 def codeword_bits(bits: int, n_classes: int) -> int:
-    """How many bits name any code: ceil(log2 C(m+K-1, K-1))."""
+    """The number of bits of a codeword: ceil(log2 C(m+K-1, K-1))."""
     return (comb(2**bits + n_classes - 2, n_classes - 1) - 1).bit_length()
 
 
 @lru_cache(maxsize=4096)  # one-bit labels have only K codewords
 def codeword(code: tuple[int, ...]) -> int:
-    """The number of a code: its K - 1 running sums, made distinct, in the combinatorial number system."""
+    """The index of a code: its K - 1 running sums, made distinct, in the combinatorial number system."""
     return sum(comb(total + i, i + 1) for i, total in enumerate(accumulate(code[:-1])))
 
 
@@ -59,8 +59,8 @@ def codeword(code: tuple[int, ...]) -> int:
 def code_of(word: int, n_classes: int, m: int) -> tuple[int, ...]:
     """The inverse of `codeword` among the codes that sum to m."""
     if word >= comb(m + n_classes - 1, n_classes - 1):
-        raise WireError(f"codeword {word} names no soft label of {n_classes} classes.")
-    code, total = [], m  # from the last class to the first; total: the running sum up to the present one
+        raise WireError(f"codeword {word} is not a soft label of {n_classes} classes.")
+    code, total = [], m  # from the last class to the first; total: the running sum up to the current one
     for i in reversed(range(n_classes - 1)):
         place = _largest_place(word, i + 1, total + i + 1)
         word -= comb(place, i + 1)
@@ -75,12 +75,12 @@ def _largest_place(word: int, size: int, limit: int) -> int:
 
 
 class LabelCodec:
-    """One end of one direction between the server and one client. With `delta`, both ends hold the same memory."""
+    """One end of one direction between the server and one client. With `delta`, both ends keep the same codes."""
 
     def __init__(self, bits: int, n_samples: int, n_classes: int, *, delta: bool) -> None:
         self._bits, self._n_classes = bits, n_classes
         self._word_bits = codeword_bits(bits, n_classes) if bits != UNQUANTISED else 0
-        self._last: Tensor | None = None  # the last code of each public sample; zeros: none yet, for a code sums to m
+        self._last: Tensor | None = None  # the last code of each public sample; all zeros: none yet
         if delta and bits != UNQUANTISED:
             self._last = torch.zeros(
                 n_samples, n_classes, dtype=torch.uint8 if bits <= 8 else torch.int32, device="cpu"
@@ -89,7 +89,7 @@ class LabelCodec:
     def encode(self, labels: Tensor, ids: Indices) -> Tensor:
         """Soft labels of the public samples `ids` as bytes.  (B, K), (B,) -> (bytes,) uint8"""
         if not torch.isfinite(labels).all():
-            raise NonFiniteError("the soft labels to be sent are not finite. A smaller lr usually helps.")
+            raise NonFiniteError("the soft labels to send contain non-finite values. A smaller lr usually helps.")
         if self._bits == UNQUANTISED:
             return labels.contiguous().view(-1).view(torch.uint8).to("cpu", copy=True)
         codes = quantise(labels, self._bits).tolist()
@@ -100,14 +100,14 @@ class LabelCodec:
         return torch.tensor(packed, dtype=torch.uint8, device="cpu")
 
     def decode(self, packed: Tensor, ids: Indices, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-        """The soft labels that the other end encoded; raises WireError for what cannot be its bytes.  -> (B, K)"""
+        """The soft labels that the other end encoded; raises WireError for malformed bytes.  -> (B, K)"""
         if self._bits == UNQUANTISED:
             size = len(ids) * self._n_classes * dtype.itemsize
             if len(packed) != size:
-                raise WireError(f"soft labels came as {len(packed)} bytes; expected {size}.")
+                raise WireError(f"soft labels arrived as {len(packed)} bytes; expected {size}.")
             labels = packed.clone().view(dtype).view(len(ids), self._n_classes).to(device)
-            if not torch.isfinite(labels).all():  # the wire sees bytes only
-                raise NonFiniteError("soft labels came as numbers that are not finite.")
+            if not torch.isfinite(labels).all():  # the wire sees only bytes
+                raise NonFiniteError("received soft labels contain non-finite values.")
             return labels
         bits, m = _BitReader(packed), 2**self._bits - 1
         codes = [
@@ -119,7 +119,7 @@ class LabelCodec:
         return dequantise(torch.tensor(codes, device=device), self._bits, dtype)
 
     def reset(self) -> None:
-        """Forgets all codes: every sample is new again."""
+        """Discards all codes, as if no sample had been sent yet."""
         if self._last is not None:
             self._last.zero_()
 
@@ -136,19 +136,19 @@ class LabelCodec:
         return ("" if last is None else "1") + f"{codeword(tuple(code)):0{self._word_bits}b}"
 
     def _last_codes(self, ids: Indices) -> list[list[int] | None]:
-        """The code of each sample before this batch, None where there is none."""
+        """The code of each sample before this batch; None for a sample without one."""
         if self._last is None:
             return [None] * len(ids)
         return [code if any(code) else None for code in self._last[ids].tolist()]
 
     def _remember(self, ids: Indices, codes: Sequence[Sequence[int]]) -> None:
-        """A sample that is twice in the batch keeps its second code, at both ends."""
+        """Stores the codes. A sample that occurs twice in the batch keeps its second code, at both ends."""
         if self._last is not None:
-            self._last.numpy()[ids] = codes  # numpy: of repeated indices the last one counts
+            self._last.numpy()[ids] = codes  # numpy: the last of repeated indices wins
 
 
 class _BitReader:
-    """Takes numbers from the start of a stream of bits; the last byte is filled up with zeros."""
+    """Reads integers from a stream of bits; the last byte is padded with zeros."""
 
     def __init__(self, packed: Tensor) -> None:
         self._stream = "".join(f"{byte:08b}" for byte in packed.tolist())
@@ -157,10 +157,10 @@ class _BitReader:
     def take(self, n_bits: int) -> int:
         self._at += n_bits
         if self._at > len(self._stream):
-            raise WireError(f"soft labels came as {len(self._stream) // 8} bytes: too few for the batch.")
+            raise WireError(f"soft labels arrived as {len(self._stream) // 8} bytes: too few for the batch.")
         return int(self._stream[self._at - n_bits : self._at], 2)
 
     def finish(self) -> None:
         rest = self._stream[self._at :]
         if len(rest) >= 8 or "1" in rest:
-            raise WireError(f"soft labels came as {len(self._stream) // 8} bytes: too many for the batch.")
+            raise WireError(f"soft labels arrived as {len(self._stream) // 8} bytes: too many for the batch.")

@@ -29,22 +29,22 @@ def raw_bits(key: int, step: int, n: int) -> NDArray[np.uint64]:
 
 
 def partition_generator(seed: int, purpose: str) -> np.random.Generator:
-    """The one place where library distributions are used; its result is saved with the run."""
+    """A generator for partitions. Only they use library distributions, and their result is saved with the run."""
     return np.random.Generator(np.random.Philox(key=philox_key(seed, purpose)))
 
 
 @contextmanager
 def torch_seeded(seed: int, purpose: str, owner: str = "") -> Iterator[None]:
-    """Torch's generator on the CPU, from which weights are drawn for any device, holds this stream inside the block."""
+    """Seeds torch's CPU generator with this stream inside the block; weights for any device are drawn from it."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(philox_key(seed, purpose, owner) >> 65)
         yield
 
 
 class BatchStream:
-    """Which samples form the batch of each global step: without replacement inside an epoch of n // B batches.
+    """The samples in the batch of each global step, drawn without replacement within an epoch of n // B batches.
 
-    With fewer than B samples an epoch is one batch in which samples repeat as evenly as possible.
+    With fewer than B samples, an epoch is one batch in which samples repeat as evenly as possible.
     """
 
     def __init__(self, n_samples: int, batch_size: int, seed: int, purpose: str, owner: str = "") -> None:
@@ -54,20 +54,20 @@ class BatchStream:
         self._epoch, self._batches, self._names = -1, self._pool[None], [""]
 
     def indices(self, step: int) -> Indices:
-        """The batch of global step `step`, the same whatever was asked before.  (B,)"""
+        """The batch of global step `step`, independent of earlier calls.  -> (B,)"""
         position = self._position(step)
         batch: Indices = self._batches[position]
         return batch
 
     def name(self, step: int) -> str:
-        """The digest of that batch. All of an epoch get theirs at once: one by one, each would cost ten times that."""
+        """The digest of that batch. Digests are computed for a whole epoch at once, which is ten times as fast."""
         position = self._position(step)
         if not self._names:
             self._names = [digest(batch) for batch in self._batches]
         return self._names[position]
 
     def _position(self, step: int) -> int:
-        """Of a step in its epoch, whose order is drawn if it is not the present one: a cache, not state."""
+        """The step's index within its epoch. Caches the current epoch's order, which is not state."""
         length = len(self._pool) // self.batch_size
         epoch, position = divmod(step, length)
         if epoch != self._epoch:
@@ -78,5 +78,5 @@ class BatchStream:
 
 
 def digest(indices: Indices) -> str:
-    """A short name of a batch: equal exactly when the indices and their order are."""
+    """A short name for a batch: two batches share it only if they have the same indices in the same order."""
     return hashlib.sha256(np.ascontiguousarray(indices, "<i8").data).hexdigest()[:16]

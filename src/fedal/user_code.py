@@ -1,4 +1,4 @@
-"""Code of the user's own, named `package.module:object` in a config or on the command line."""
+"""The user's own code, named `package.module:object` in a config or on the command line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedal.errors import ConfigError
 
 
 def is_import_path(name: str) -> bool:
-    """Whether this name makes `import_object` run a module: refuse it first when it comes from somebody else."""
+    """Whether `import_object` would run a module for this name: reject it first if the name is not trusted."""
     return ":" in name
 
 
 def named_code(values: Mapping[str, Any]) -> list[str]:
-    """The modules that a config makes fedal import: `package.module:object`."""
+    """The import paths in a config, `package.module:object`: fedal would run these modules."""
     models, tables = values.get("models", []), values.get("clients", [])
     names = [values.get("method"), *(models.split(",") if isinstance(models, str) else _as_list(models))]
     names += [table.get("model") for table in _as_list(tables) if isinstance(table, dict)]
@@ -32,22 +32,22 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def import_object(path: str, what: str) -> Any:
-    """The object that `package.module:object` names; `what` says in errors what it was for. Raises ConfigError.
+    """The object that `package.module:object` names; raises ConfigError, which `what` begins.
 
-    The current directory is searched last.
+    Installed packages are searched first, the current directory last.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute or module_name.startswith("."):
         raise ConfigError(f'{what} "{path}": expected package.module:name, for example my_nets:TinyCNN.')
     if not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())  # last and for good: shadows nothing, and its own imports work too
+        sys.path.append(os.getcwd())  # last and permanently: it shadows nothing, and the module's own imports work too
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever a foreign module raises while it is imported
+    except Exception as error:  # user code may raise anything while it is imported
         raise ConfigError(
             f'{what} "{path}": importing {module_name} failed with {one_line(error)}. '
-            "It is looked for among the installed packages and in the current directory."
+            "fedal searches the installed packages and the current directory."
         ) from error
     try:
         return operator.attrgetter(attribute)(module)

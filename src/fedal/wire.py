@@ -1,8 +1,8 @@
-"""The border between a client and the server: checks, copies, counts.
+"""The boundary between a client and the server: it checks, copies and counts messages.
 
-Nothing passes that the method did not declare, that has a wrong shape or type of number, that is about another public
-batch, or that is not finite. What passes is a copy, so neither side can change what the other holds. The same checks
-run in every engine.
+It rejects messages that the method does not declare, wrong shapes and dtypes, answers for another public batch, and
+non-finite values. The receiver gets a copy, so neither side can change what the other holds. Every engine runs the
+same checks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedal.messages import Message
 
 
 class Wire:
-    """Checks and meters for one run: `up` and `down` take a message and give what the other side may see."""
+    """Checks and byte counts of one run: `up` and `down` take a message and return the receiver's copy."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class Wire:
         self._declared = {"up": tuple(up), "down": tuple(down)}
         self._sizes = dict(sizes)  # axis name -> length, for instance {"B": 32, "K": 10}
         self._dtype = dtype
-        self._exact = {  # what a tensor without free axes must be: compared at once, and looked at closer if it differs
-            (kind, name): (tuple(self._sizes[axis] for axis in axes), self._wanted(kind, name))
+        self._exact = {  # form of a tensor without free axes: one comparison, and details only if it differs
+            (kind, name): (tuple(self._sizes[axis] for axis in axes), self._expected_dtype(kind, name))
             for kind in {*self._declared["up"], *self._declared["down"]}
             for name, axes in kind.layout.items()
             if self._sizes.keys() >= {*axes}
@@ -40,20 +40,20 @@ class Wire:
         self.down_bytes: Counter[str] = Counter()
 
     def up(self, client_id: str, message: object, batch: str | None, expected_batch: str | None) -> Message:
-        """What the server receives of a client's upload about public batch `batch`."""
+        """The server's copy of a client's upload about public batch `batch`."""
         if batch != expected_batch:
             raise WireError(
-                f'client "{client_id}" answered about public batch {batch}, this exchange is about {expected_batch}. '
+                f'client "{client_id}" answered for public batch {batch}; this exchange is about {expected_batch}. '
                 "Draw the batch with self.public.batch(t, i) in every exchange."
             )
         return _copied(self._inspected("up", client_id, message, self.up_bytes))
 
     def down(self, client_id: str, message: object) -> Message:
-        """What client `client_id` receives of the server's reply."""
+        """Client `client_id`'s copy of the server's reply."""
         return _copied(self._inspected("down", client_id, message, self.down_bytes))
 
     def _inspected(self, direction: str, client_id: str, message: object, meter: Counter[str]) -> Message:
-        """The message itself, once it has passed all checks and is counted."""
+        """The message itself, after it has passed all checks and been counted."""
         declared = self._declared[direction]
         if not isinstance(message, Message) or type(message) not in declared:
             names = ", ".join(kind.__name__ for kind in declared) or "nothing"
@@ -79,25 +79,25 @@ class Wire:
         if not isinstance(tensor, torch.Tensor) or (tensor.shape, tensor.dtype) != exact:
             self._check_form(message, name, tensor)
         if tensor.is_floating_point() and not is_finite(tensor):
-            raise NonFiniteError("holds numbers that are not finite. A smaller lr (of either side) usually helps.")
+            raise NonFiniteError("contains non-finite values. A smaller lr (on either side) usually helps.")
 
     def _check_form(self, message: Message, name: str, tensor: Tensor) -> None:
         axes = message.axes_of(name)
         unknown = [axis for axis in axes or () if axis != "*" and axis not in self._sizes]
         if unknown:
-            raise WireError(f'has an axis "{unknown[0]}"; this run knows {", ".join(self._sizes)}.')
+            raise WireError(f'has an axis "{unknown[0]}"; the axes of this run are {", ".join(self._sizes)}.')
         if not isinstance(tensor, torch.Tensor):
             raise WireError(f"is a {type(tensor).__name__}; expected a tensor.")
         if axes is not None and not self._fits(tensor, axes):
             expected = ", ".join(f"{axis} = {self._sizes[axis]}" if axis != "*" else "any" for axis in axes)
             raise WireError(f"has shape {tuple(tensor.shape)}; expected ({expected}).")
-        wanted = self._wanted(type(message), name)
-        if tensor.dtype != wanted and (axes is not None or tensor.is_floating_point()):
-            raise WireError(f"has numbers of type {tensor.dtype}; this run uses {wanted}.")
+        expected_dtype = self._expected_dtype(type(message), name)
+        if tensor.dtype != expected_dtype and (axes is not None or tensor.is_floating_point()):
+            raise WireError(f"has dtype {tensor.dtype}; this run uses {expected_dtype}.")
 
-    def _wanted(self, kind: type[Message], name: str) -> torch.dtype:
-        """The type that the numbers of a field must have."""
-        return getattr(torch, kind.whole_numbers[name]) if name in kind.whole_numbers else self._dtype
+    def _expected_dtype(self, kind: type[Message], name: str) -> torch.dtype:
+        """The dtype that a field must have."""
+        return getattr(torch, kind.integer_fields[name]) if name in kind.integer_fields else self._dtype
 
     def _fits(self, tensor: Tensor, axes: tuple[str, ...]) -> bool:
         return tensor.dim() == len(axes) and all(

@@ -157,7 +157,7 @@ def test_black_box_is_computed_and_required(custom_module: Callable[[str, str], 
     try:
         refused("--method", "open-book", "--require", "black-box", naming="open-book sends model parameters")
     finally:
-        package.methods._own.pop("open-book")
+        package.methods._registered.pop("open-book")
 
 
 @pytest.mark.parametrize("kind", ["file", "folder of a file", "folder with something else"])

@@ -28,7 +28,7 @@ def example(kind: type[Message]) -> Message:
     numbers = {field.name: 3 for field in fields(kind) if field.name not in kind.layout}
     tensors = {}
     for name, axes in kind.layout.items():
-        dtype = getattr(torch, kind.whole_numbers.get(name, "float32"))
+        dtype = getattr(torch, kind.integer_fields.get(name, "float32"))
         count = math.prod(SIZES[axis] for axis in axes)
         tensors[name] = torch.arange(count).reshape([SIZES[axis] for axis in axes]).to(dtype)
     return kind(**tensors, **numbers)

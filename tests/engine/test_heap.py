@@ -1,4 +1,4 @@
-"""Memory that nobody uses goes back to the system, now and then and only where many clients leave holes."""
+"""Unused memory is returned to the system at intervals, and only if many clients fragment the heap."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fedal.engine.threads import TRIM_FROM, thread_workers
 from memory import resident_mb
 
 
-def test_holes_between_what_is_in_use_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_between_live_blocks_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap, "EVERY_S", 0.0)
-    blocks = [bytearray(b"x" * 60_000) for _ in range(2000)]  # too small to be mapped alone
+    blocks = [bytearray(b"x" * 60_000) for _ in range(2000)]  # too small to be mapped separately
     del blocks[::2]
     before = resident_mb()
     Heap().tidy()
@@ -20,7 +20,7 @@ def test_holes_between_what_is_in_use_are_given_back(monkeypatch: pytest.MonkeyP
     assert len(blocks) == 1000
 
 
-def test_it_happens_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heap_is_trimmed_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     trimmed = []
     monkeypatch.setattr(heap.time, "monotonic", lambda: clock[-1])
@@ -39,7 +39,7 @@ def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("clients", [TRIM_FROM - 1, TRIM_FROM])
-def test_only_a_crowd_is_worth_it(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heap_is_trimmed_only_with_many_items(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(threads.Heap, "tidy", lambda self: calls.append(1))
     with thread_workers(2) as workers:

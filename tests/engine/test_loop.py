@@ -1,4 +1,4 @@
-"""The one round loop: who is out of step, who is absent, what happens when somebody fails."""
+"""The round loop: clients out of step, absent clients, and failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Options(MethodOptions):
 
 
 class Server(ServerLogic):
-    """Asks `exchanges` times and answers with the mean."""
+    """Requests uploads `exchanges` times and replies with the mean."""
 
     exchanges = TAU
 
@@ -44,7 +44,7 @@ class Server(ServerLogic):
 
 
 class Client(ClientLogic):
-    """Answers `exchanges` times (by name where given) and moves towards zero."""
+    """Uploads `exchanges` times (per name if given) and steps towards zero."""
 
     exchanges = TAU
     resumed_after_end = False
@@ -65,7 +65,7 @@ def method(client: type[ClientLogic] = Client, server: type[ServerLogic] = Serve
 
 
 def only(client_id: str, base: type[ClientLogic], **attributes: Any) -> type[ClientLogic]:
-    """A client class that is special for one client."""
+    """A client class that behaves differently for one client."""
 
     class Special(base):  # type: ignore[misc, valid-type]
         def __init__(self, setup: Any) -> None:
@@ -77,7 +77,7 @@ def only(client_id: str, base: type[ClientLogic], **attributes: Any) -> type[Cli
 
 
 def pending(federation: Any) -> list[str]:
-    """The clients whose learner still holds a pass."""
+    """The clients whose learner still has a pending pass."""
     return [n for n, logic in federation.clients.items() if logic.learner._pending]
 
 
@@ -86,19 +86,19 @@ def pending(federation: Any) -> list[str]:
 
 def test_a_client_that_ends_early_is_named() -> None:
     federation = build_federation(method(only("ben", Client, exchanges=1)), nets=NETS)
-    with pytest.raises(OutOfStepError, match='round 0: client "ben" ended after 1 exchanges, the server expects more'):
+    with pytest.raises(OutOfStepError, match='round 0: client "ben" ended after 1 exchanges; the server expects more'):
         federation.run_round(0)
     assert pending(federation) == []
 
 
 def test_a_client_that_sends_too_much_is_named() -> None:
     federation = build_federation(method(only("cleo", Client, exchanges=3)), nets=NETS)
-    with pytest.raises(OutOfStepError, match='client "cleo" still sends after 2 exchanges, the server is done'):
+    with pytest.raises(OutOfStepError, match='client "cleo" still sends after 2 exchanges; the server is done'):
         federation.run_round(0)
     assert pending(federation) == []
 
 
-def test_a_server_without_a_reply_for_somebody_is_out_of_step() -> None:
+def test_a_server_without_a_reply_for_a_client_is_out_of_step() -> None:
     class Forgetful(Server):
         def round(self, t: int, clients: Sequence[str]) -> Any:
             return super().round(t, [n for n in clients if n != "ben"])
@@ -117,7 +117,7 @@ def test_a_round_without_exchanges_is_fine() -> None:
     assert federation.wire.up_bytes.total() == federation.wire.down_bytes.total() == 0
 
 
-def test_a_round_that_forgot_to_yield_is_explained() -> None:
+def test_a_round_without_a_yield_is_explained() -> None:
     class Plain(ClientLogic):
         def round(self, t: int) -> Any:
             self.local_training(t)
@@ -126,35 +126,35 @@ def test_a_round_that_forgot_to_yield_is_explained() -> None:
         build_federation(method(Plain), nets=NETS).run_round(0)
 
 
-# the border
+# the wire
 
 
-def test_an_undeclared_upload_is_refused_and_says_where() -> None:
+def test_an_undeclared_upload_is_refused_with_its_location() -> None:
     federation = build_federation(method(up=(Consensus,)), nets=NETS)
     with pytest.raises(WireError, match='round 3, exchange 0: Outputs from client "anna": this method declares Cons'):
         federation.run_round(3)
     assert pending(federation) == []
 
 
-def test_an_undeclared_reply_is_refused_and_says_where() -> None:
+def test_an_undeclared_reply_is_refused_with_its_location() -> None:
     federation = build_federation(method(down=(Guidance,)), nets=NETS)
     with pytest.raises(WireError, match='round 0, exchange 0: Consensus to client "anna": this method declares Guid'):
         federation.run_round(0)
     assert pending(federation) == []
 
 
-def test_an_answer_about_another_batch_is_refused() -> None:
+def test_an_answer_for_another_batch_is_refused() -> None:
     class Backwards(Client):
         def round(self, t: int) -> Any:
             for i in reversed(range(TAU)):
                 yield Outputs(self.learner.logits(self.public.batch(t, i)))
 
-    with pytest.raises(WireError, match='round 0, exchange 0: client "anna" answered about public batch'):
+    with pytest.raises(WireError, match='round 0, exchange 0: client "anna" answered for public batch'):
         build_federation(method(Backwards), nets=NETS).run_round(0)
 
 
-def test_what_one_side_holds_cannot_be_changed_by_the_other() -> None:
-    """A server that scribbles over uploads, and clients that scribble over replies, disturb nobody."""
+def test_neither_side_can_change_what_the_other_holds() -> None:
+    """A server that overwrites uploads, and clients that overwrite replies, have no effect on the other side."""
 
     class ScribblingServer(Server):
         def round(self, t: int, clients: Sequence[str]) -> Any:
@@ -183,7 +183,7 @@ def test_what_one_side_holds_cannot_be_changed_by_the_other() -> None:
 # absence
 
 
-def test_an_absent_client_sits_out_the_round_and_the_mean_is_over_the_present() -> None:
+def test_an_absent_client_sits_out_the_round_and_the_mean_excludes_it() -> None:
     counts: list[tuple[int, str, int]] = []
 
     class Listening(Client):
@@ -202,7 +202,7 @@ def test_an_absent_client_sits_out_the_round_and_the_mean_is_over_the_present() 
     assert {(n, count) for t, n, count in counts if t == 1} == {("anna", 3), ("ben", 3), ("cleo", 3)}
 
 
-def test_a_client_that_drops_out_in_the_middle_is_closed_and_keeps_its_weights() -> None:
+def test_a_client_that_drops_out_mid_round_is_closed_and_keeps_its_weights() -> None:
     closed: list[str] = []
 
     class Closable(Client):
@@ -222,7 +222,7 @@ def test_a_client_that_drops_out_in_the_middle_is_closed_and_keeps_its_weights()
     assert federation.run_round(1) == ["anna", "ben", "cleo"]
 
 
-def test_the_present_learn_as_if_the_absent_had_never_been_asked() -> None:
+def test_present_clients_learn_as_if_absent_ones_did_not_exist() -> None:
     with_absent = build_federation("fedmd", nets=NETS, tau=TAU)
     for t in range(2):
         with_absent.run_round(t, lambda n, exchange: n == "cleo")
@@ -232,14 +232,14 @@ def test_the_present_learn_as_if_the_absent_had_never_been_asked() -> None:
         assert theirs == ours
 
 
-def test_fedal_goes_on_with_whoever_is_present() -> None:
+def test_fedal_continues_with_the_clients_that_are_present() -> None:
     federation = build_federation("fedal", nets=NETS, tau=TAU)
     for t in range(3):
         assert len(federation.run_round(t, lambda n, exchange, t=t: n == list(NETS)[t])) == 2
     assert federation.run_round(3) == list(NETS)
 
 
-def test_a_client_left_alone_is_told_that_there_is_nobody_to_learn_from() -> None:
+def test_a_single_remaining_client_is_an_error() -> None:
     federation = build_federation("fedmd", nets=NETS, tau=TAU)
     with pytest.raises(RunError, match=r'client "ben", round 0, exchange 1: ValueError: .* at least two clients'):
         federation.run_round(0, lambda n, exchange: n != "ben")
@@ -248,7 +248,7 @@ def test_a_client_left_alone_is_told_that_there_is_nobody_to_learn_from() -> Non
 # failure
 
 
-def test_an_exception_in_a_client_is_reported_with_client_round_and_exchange_and_nobody_is_resumed() -> None:
+def test_a_client_exception_names_client_round_and_exchange_and_resumes_no_client() -> None:
     resumed: list[tuple[str, int]] = []
 
     class Failing(Client):
@@ -265,10 +265,10 @@ def test_an_exception_in_a_client_is_reported_with_client_round_and_exchange_and
     resumed.clear()
     with pytest.raises(RunError):
         federation.run_round(5)
-    assert [i for _, i in resumed][:3] == [0, 0, 0]  # new coroutines from the start, the old ones are gone
+    assert [i for _, i in resumed][:3] == [0, 0, 0]  # new coroutines from the start; the old ones are closed
 
 
-def test_an_exception_while_others_work_lets_them_come_to_their_exchange_and_closes_them() -> None:
+def test_after_an_exception_the_other_clients_finish_their_step_and_are_closed() -> None:
     closed: list[str] = []
 
     class Failing(Client):
@@ -288,29 +288,31 @@ def test_an_exception_while_others_work_lets_them_come_to_their_exchange_and_clo
     assert sorted(closed) == ["ben", "cleo"] and pending(federation) == []
 
 
-def test_a_number_that_is_not_finite_keeps_its_kind_of_error() -> None:
+def test_a_non_finite_value_keeps_its_error_type() -> None:
     class Diverging(Client):
         def received(self, t: int, i: int, down: Consensus) -> None:
             self.step(boom=torch.full_like(down.mean, torch.inf))
 
-    with pytest.raises(NonFiniteError, match='client "anna", round 0, exchange 1: the gradient of boom is not finite'):
+    with pytest.raises(
+        NonFiniteError, match='client "anna", round 0, exchange 1: the gradient of boom has non-finite values'
+    ):
         build_federation(method(Diverging), nets=NETS).run_round(0)
 
 
-def test_an_exception_in_the_server_is_reported_with_the_round_and_clients_are_closed() -> None:
+def test_a_server_exception_names_the_round_and_closes_the_clients() -> None:
     class Failing(Server):
         def round(self, t: int, clients: Sequence[str]) -> Any:
             inner = super().round(t, clients)
             yield next(inner)
-            raise IndexError("out of reach")
+            raise IndexError("out of range")
 
     federation = build_federation(method(server=Failing), nets=NETS)
-    with pytest.raises(RunError, match="server, round 2, exchange 0: IndexError: out of reach"):
+    with pytest.raises(RunError, match="server, round 2, exchange 0: IndexError: out of range"):
         federation.run_round(2)
     assert pending(federation) == []
 
 
-def test_after_a_failed_round_the_next_one_plays() -> None:
+def test_the_next_round_runs_after_a_failed_one() -> None:
     failed = build_federation(method(), nets=NETS)
     failed.run_round(0)
     state = {n: logic.learner.state_dict() for n, logic in failed.clients.items()}
@@ -327,7 +329,7 @@ def test_after_a_failed_round_the_next_one_plays() -> None:
 # workers
 
 
-def test_workers_give_results_in_order_and_raise_the_first_error_after_all_are_done() -> None:
+def test_workers_return_results_in_order_and_raise_the_first_error_after_all_are_done() -> None:
     done: list[int] = []
 
     def work(item: int) -> int:
@@ -344,7 +346,7 @@ def test_workers_give_results_in_order_and_raise_the_first_error_after_all_are_d
         assert sorted(done) == [0, 3, 4]
 
 
-def test_an_interrupt_waits_for_those_who_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_waits_for_running_items(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedal.engine import threads
 
     finished, calls, original = threading.Event(), [], threads.wait
@@ -379,7 +381,7 @@ def test_both_kinds_of_workers_are_workers() -> None:
         assert isinstance(pool, ThreadWorkers)
 
 
-def test_pending_is_what_this_file_thinks_it_is() -> None:
+def test_the_helper_pending_sees_pending_passes() -> None:
     learner = TorchLearner(mlp())
     learner.logits(torch.zeros(2, 1, 4, 4))
     assert len(learner._pending) == 1

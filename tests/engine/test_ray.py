@@ -1,6 +1,6 @@
-"""Clients in Ray actors: the same bits as threads, also when an actor is killed; nothing listens beyond loopback.
+"""Clients in Ray actors: bit-identical to threads, even if an actor is killed; nothing listens beyond loopback.
 
-Ray runs in a process of its own: it forks, and other frameworks in this one do not like that.
+Ray runs in its own process: it forks, which other frameworks in this process do not support.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def descendants(pid: int) -> Iterator[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:  # gone meanwhile
+        except OSError:  # it has ended meanwhile
             continue
     found = {pid}
     while new := {child for child, parent in parents.items() if parent in found} - found:
@@ -52,7 +52,7 @@ def actors(pid: int) -> list[int]:
 
 
 def listening(pid: int) -> set[str]:
-    """The addresses, in hexadecimal, on which a process and its descendants wait for connections."""
+    """The addresses, in hexadecimal, on which a process and its descendants listen."""
     inodes = set()
     for process in [pid, *descendants(pid)]:
         for descriptor in Path(f"/proc/{process}/fd").glob("*"):
@@ -87,7 +87,7 @@ def assert_same(folder: Path, expected: fedal.Run) -> None:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(0, marks=pytest.mark.soak), pytest.param(3, marks=pytest.mark.soak)])
-def test_ray_gives_the_bits_of_threads_whether_or_not_actors_are_killed(kills: int, tmp_path: Path) -> None:
+def test_ray_matches_threads_bit_for_bit_whether_or_not_actors_are_killed(kills: int, tmp_path: Path) -> None:
     needs("ray", "ray")
     threads = fedal.run(fedal.Config(**SETTINGS), tmp_path / "threads")
     process = start(tmp_path / "ray", workers=2, **SETTINGS)
@@ -108,7 +108,7 @@ def test_ray_gives_the_bits_of_threads_whether_or_not_actors_are_killed(kills: i
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:
-    """Ends a process and whatever it started."""
+    """Ends a process and its descendants."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -116,7 +116,7 @@ def end_group(process: subprocess.Popen[Any]) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
-def test_a_ray_run_that_was_killed_or_interrupted_resumes_to_the_bits_of_threads(
+def test_a_killed_or_interrupted_ray_run_resumes_to_the_same_bits_as_threads(
     sent: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     needs("ray", "ray")
@@ -138,14 +138,14 @@ def test_a_ray_run_that_was_killed_or_interrupted_resumes_to_the_bits_of_threads
 
 
 @pytest.mark.soak
-def test_a_live_cluster_gives_the_bits_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a token, as newer clusters want it, and on loopback, as `--engine ray` starts its own."""
+def test_a_live_cluster_matches_threads_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a token, as newer clusters require, and on loopback, as `--engine ray` starts its own cluster."""
     needs("ray", "ray")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     threads = fedal.run(fedal.Config(**SETTINGS), tmp_path / "threads")
-    port, scratch = free_port(), tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray makes sockets in it
+    port, scratch = free_port(), tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: Ray creates sockets in it
     words = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     words += [f"--port={port}", "--include-dashboard=false", "--num-cpus=3", f"--temp-dir={scratch}"]
     cluster = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -183,11 +183,11 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "run").exists()
 
 
-def test_an_address_where_nobody_answers_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_unreachable_address_is_refused_at_once(tmp_path: Path) -> None:
     needs("ray", "ray")
     answer = command("run", *TINY, "--engine", "ray", "--ray-address", "127.0.0.1:1", "--out", tmp_path / "run")
     assert answer.code == 2
-    assert "nobody answers" in answer.err
+    assert "no answer" in answer.err
     assert not (tmp_path / "run").exists()
 
 
@@ -204,6 +204,6 @@ def test_models_given_in_python_are_refused_by_ray(tmp_path: Path) -> None:
         ({"engine": "slurm"}, "threads"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], problem: str) -> None:
+def test_incompatible_settings_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         fedal.Config(**settings)

@@ -1,4 +1,4 @@
-"""Models outside PyTorch: what each approximates, what it refuses, and how a run saves it."""
+"""Learners outside PyTorch: what each approximates and refuses, and how a run saves it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ARRAYS = {name: make for name, make in FRAMEWORKS.items() if name != "torch"}
 
 
 def torch_twin(of: dict[str, dict[str, Any]], settings: TorchSettings) -> TorchLearner:
-    """The same net with the same weights in PyTorch, float64."""
+    """The same network with the same weights in PyTorch, float64."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 3))
     for layer, name in ((net[1], "hidden"), (net[3], "answer")):
         layer.weight.data = torch.as_tensor(of[name]["w"].T.copy(), dtype=torch.float32)
@@ -40,7 +40,7 @@ def torch_twin(of: dict[str, dict[str, Any]], settings: TorchSettings) -> TorchL
 
 
 @pytest.mark.parametrize("make", ARRAYS.values(), ids=list(ARRAYS))
-def test_a_pending_pass_has_inputs_of_its_own(make: Make) -> None:
+def test_a_pending_pass_keeps_its_own_copy_of_the_inputs(make: Make) -> None:
     learner, other, (x, y) = make(), make(), batch()
     f, g = learner.logits(x), other.logits(x.clone())
     x.zero_()
@@ -58,7 +58,7 @@ def test_a_gradient_of_another_shape_is_refused(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", ARRAYS.values(), ids=list(ARRAYS))
-def test_double_precision_goes_in_and_comes_out(make: Make) -> None:
+def test_double_precision_inputs_give_double_precision_outputs(make: Make) -> None:
     assert make().logits(batch()[0].double()).dtype is torch.float64
 
 
@@ -110,7 +110,7 @@ def test_without_jax_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_scikit_learn_net_with_step_1_descends_exactly() -> None:
-    """What docs/learners.md says of MLPRegressor: the gradient of its squared error is the one it was given."""
+    """As docs/learners.md states for MLPRegressor: the gradient of its squared error is the gradient it was given."""
     settings = dict(hidden_layer_sizes=(32,), activation="tanh", alpha=0.0, random_state=0)
     net = MLPRegressor(**settings, solver="sgd", momentum=0.0, learning_rate_init=0.1)
     learner = SklearnLearner(net, 16, 3)
@@ -122,7 +122,7 @@ def test_a_scikit_learn_net_with_step_1_descends_exactly() -> None:
     torch.testing.assert_close(learner.predict(x), twin.predict(x), rtol=0, atol=2e-5)
 
 
-def test_a_fitted_regressor_goes_on_and_the_callers_own_stays() -> None:
+def test_a_fitted_regressor_keeps_its_fit_and_the_callers_is_unchanged() -> None:
     x, y = synthetic_images()
     fitted = MLPRegressor(hidden_layer_sizes=(8,), random_state=0).partial_fit(x.reshape(len(x), -1), np.eye(3)[y])
     before = fitted.predict(x.reshape(len(x), -1))
@@ -172,7 +172,7 @@ def test_a_state_of_another_regressor_is_refused() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3, 6])
-def test_the_arrays_of_a_tree_answer_as_scikit_learn_does(depth: int) -> None:
+def test_the_arrays_of_a_tree_predict_like_scikit_learn(depth: int) -> None:
     learner, (x, y) = TreeLearner(16, 3, depth=depth, step=1.0), batch(0, 40)
     f = learner.logits(x)
     gradient = d_cross_entropy(f, y)
@@ -195,12 +195,12 @@ def test_a_tree_beyond_the_cap_replaces_the_oldest() -> None:
     assert torch.isfinite(capped.predict(x)).all()
 
 
-def test_an_empty_list_of_trees_answers_zero() -> None:
+def test_an_empty_list_of_trees_predicts_zero() -> None:
     assert TreeLearner(16, 3).predict(batch()[0]).eq(0).all()
 
 
 @pytest.mark.parametrize(("name", "value"), [("feature", 16), ("feature", -1), ("children", 31)])
-def test_trees_that_point_outside_are_refused(name: str, value: int) -> None:
+def test_trees_with_indices_out_of_range_are_refused(name: str, value: int) -> None:
     state = train(TreeLearner(16, 3), range(2)).state_dict()
     state["model"][name].view(-1)[0] = value
     with pytest.raises(ConfigError, match="do not fit"):
@@ -215,7 +215,7 @@ def tiny(**settings: Any) -> fedal.Config:
     return fedal.Config(dataset="digits", clients=clients, iterations=4, eval_every=4, tau=2, **settings)
 
 
-def test_the_arrays_of_every_kind_of_learner_are_exported_and_can_be_loaded(tmp_path: Path) -> None:
+def test_the_arrays_of_every_learner_type_are_exported_and_can_be_loaded(tmp_path: Path) -> None:
     learner = by_hand(64, 10)
     run = fedal.run(tiny(), tmp_path / "run", models={"own": learner})
     assert load_file(run.path / "models/own.safetensors")["w"].shape == (64, 10)
@@ -225,7 +225,7 @@ def test_the_arrays_of_every_kind_of_learner_are_exported_and_can_be_loaded(tmp_
     assert isinstance(again.model("other"), nn.Module)
 
 
-def test_a_run_says_how_a_model_that_is_not_a_module_is_loaded(tmp_path: Path) -> None:
+def test_a_run_explains_how_to_load_a_model_that_is_not_a_module(tmp_path: Path) -> None:
     run = fedal.run(tiny(), tmp_path / "run", models={"own": by_hand(64, 10)})
     with pytest.raises(FedalError, match=r'run\.learner\("own"\)'):
         run.model("own")
@@ -237,7 +237,7 @@ def test_a_run_says_how_a_model_that_is_not_a_module_is_loaded(tmp_path: Path) -
         fedal.load_run(run.path).model("own")
 
 
-def test_double_precision_runs_take_learners_that_know_single_precision(tmp_path: Path) -> None:
+def test_double_precision_runs_accept_single_precision_learners(tmp_path: Path) -> None:
     run = fedal.run(tiny(precision="fp64"), tmp_path / "run", models={"own": TreeLearner(64, 10)})
     assert run.is_complete
 

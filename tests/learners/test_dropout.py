@@ -1,4 +1,4 @@
-"""Dropout masks are functions of counters, and hidden randomness is found before training."""
+"""Dropout masks are functions of counters, and hidden randomness is detected before training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedal.learners.torch_learner import TorchLearner, TorchSettings
 
 
 class Bare(nn.Module):
-    """Dropout alone, with a weight so that there is something to learn."""
+    """Only dropout, with one weight to learn."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def test_masks_differ_between_steps_passes_clients_and_seeds() -> None:
 
 def test_masks_differ_between_layers() -> None:
     kept = mask(learner_of(nn.Dropout(0.5), nn.Dropout(0.5)), (100, 100))
-    assert 0.22 < np.mean(kept) < 0.28  # independent: a quarter stays; the same mask twice would keep half
+    assert 0.22 < np.mean(kept) < 0.28  # independent masks keep a quarter; the same mask twice would keep half
 
 
 def test_a_layer_that_is_used_twice_drops_different_units() -> None:
@@ -94,7 +94,7 @@ def test_the_anchor_of_a_pass_drops_the_same_units_as_the_student() -> None:
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
-def test_the_expectation_of_what_passes_is_the_input(p: float) -> None:
+def test_the_expected_output_is_the_input(p: float) -> None:
     learner = learner_of(nn.Dropout(p))
     out = learner.logits(torch.ones(400, 500))
     assert out.mean().item() == pytest.approx(1.0, abs=0.02)
@@ -104,7 +104,7 @@ def test_the_expectation_of_what_passes_is_the_input(p: float) -> None:
 
 
 @pytest.mark.parametrize(("p", "expected"), [(0.0, 1.0), (1.0, 0.0)])
-def test_nothing_and_everything_can_be_dropped(p: float, expected: float) -> None:
+def test_probabilities_zero_and_one_drop_nothing_and_everything(p: float, expected: float) -> None:
     assert learner_of(nn.Dropout(p)).logits(torch.ones(8, 100)).eq(expected).all()
 
 
@@ -116,7 +116,7 @@ def test_channelwise_dropout_drops_whole_channels(layer: nn.Module, shape: tuple
     channels = learner_of(layer).logits(torch.ones(shape)).flatten(2)
     assert channels.eq(channels[..., :1]).all()
     assert (channels[..., 0] != 0).float().mean().item() == pytest.approx(0.5, abs=0.06)
-    assert len({tuple(row.tolist()) for row in channels[..., 0]}) == 20  # each sample its own
+    assert len({tuple(row.tolist()) for row in channels[..., 0]}) == 20  # a different mask per sample
 
 
 def test_the_gradient_goes_where_the_units_were_kept() -> None:
@@ -145,7 +145,7 @@ def test_no_mask_comes_from_the_global_generator() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_recomputation_inside_backward_is_refused_instead_of_drawing_another_mask() -> None:
+def test_recomputation_inside_backward_is_refused_rather_than_given_another_mask() -> None:
     class Checkpointed(Bare):
         def forward(self, x: Tensor) -> Tensor:
             from torch.utils.checkpoint import checkpoint
@@ -180,7 +180,7 @@ class PythonNoise(Bare):
     ("model", "generator"),
     [
         (Functional(), "torch"),
-        (nn.Sequential(nn.Linear(3, 64), nn.RReLU()), "torch"),  # draws for negative units: some of 64 are
+        (nn.Sequential(nn.Linear(3, 64), nn.RReLU()), "torch"),  # draws for negative units, which some of 64 are
         (nn.Sequential(nn.Linear(3, 3), nn.AlphaDropout(0.5)), "torch"),
         (NumpyNoise(), "numpy"),
         (PythonNoise(), "random"),
@@ -191,7 +191,7 @@ def test_a_model_that_draws_from_a_global_generator_is_refused(model: nn.Module,
         refuse_hidden_randomness(TorchLearner(model), torch.ones(2, 3), "a")
 
 
-def test_dropout_layers_pass_the_probe_and_it_leaves_no_trace() -> None:
+def test_dropout_layers_pass_the_probe_which_leaves_no_trace() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
     probed, other = TorchLearner(model), TorchLearner(model)
     refuse_hidden_randomness(probed, torch.randn(2, 3, generator=torch.Generator().manual_seed(0)), "a")

@@ -1,4 +1,4 @@
-"""FusedAdam is torch's fused Adam, to the bit."""
+"""FusedAdam equals torch's fused Adam, bit for bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_it_takes_the_same_steps_as_torchs_fused_adam(dtype: torch.dtype, weight
         x = torch.randn(6, 2, 4, 4, dtype=dtype)
         for model, optimizer in zip((mine, theirs), optimizers, strict=True):
             optimizer.zero_grad()
-            unused = step == 2  # a parameter without a gradient is left alone
+            unused = step == 2  # a parameter without a gradient does not change
             (model[:3](x) if unused else model(x)).square().sum().backward()  # type: ignore[index]
             optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), theirs.parameters(), strict=True))

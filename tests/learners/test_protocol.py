@@ -1,4 +1,4 @@
-"""The two verbs mean the same in every framework."""
+"""The learner protocol behaves the same in every framework."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from splits import same_bits, synthetic_images
 pytestmark = pytest.mark.parametrize("make", FRAMEWORKS.values(), ids=list(FRAMEWORKS))
 
 
-def test_a_step_moves_the_outputs_along_the_negative_gradient(make: Make) -> None:
+def test_a_step_changes_the_outputs_along_the_negative_gradient(make: Make) -> None:
     learner = train(make(), range(2))
     for number in range(2, 5):
         x, y = batch(number)
@@ -27,7 +27,7 @@ def test_a_step_moves_the_outputs_along_the_negative_gradient(make: Make) -> Non
         assert ((learner.predict(x) - f) * gradient).sum() < 0
 
 
-def test_a_step_for_two_passes_moves_the_outputs_of_both(make: Make) -> None:
+def test_a_step_for_two_passes_changes_the_outputs_of_both(make: Make) -> None:
     learner, (x, y), (z, w) = make(), batch(0), batch(1)
     f, g = learner.logits(x), learner.logits(z)
     gradients = d_cross_entropy(f, y), d_cross_entropy(g, w)
@@ -36,7 +36,7 @@ def test_a_step_for_two_passes_moves_the_outputs_of_both(make: Make) -> None:
         assert ((learner.predict(inputs) - before) * gradient).sum() < 0
 
 
-def test_two_passes_over_halves_of_a_batch_are_one_over_the_whole(make: Make) -> None:
+def test_two_passes_over_half_batches_equal_one_over_the_whole(make: Make) -> None:
     whole, halves, (x, y) = make(), make(), batch()
     whole.learn(d_cross_entropy(whole.logits(x), y))
     f, g = halves.logits(x[:4]), halves.logits(x[4:])
@@ -44,7 +44,7 @@ def test_two_passes_over_halves_of_a_batch_are_one_over_the_whole(make: Make) ->
     torch.testing.assert_close(halves.predict(x), whole.predict(x), rtol=0, atol=1e-4)
 
 
-def test_it_learns(make: Make) -> None:
+def test_a_learner_learns(make: Make) -> None:
     learner = make()
     for _ in range(6):
         train(learner, range(15))
@@ -92,7 +92,7 @@ def test_logits_are_detached_and_agree_with_predictions(make: Make) -> None:
     assert same_bits(learner.predict(x), f)
 
 
-def test_an_anchor_stays_while_the_learner_moves(make: Make) -> None:
+def test_an_anchor_does_not_change_while_the_learner_does(make: Make) -> None:
     learner, (x, _) = train(make(), range(2)), batch(9)
     anchor, before = learner.frozen(), learner.predict(x)
     assert same_bits(anchor(x), before)
@@ -101,15 +101,15 @@ def test_an_anchor_stays_while_the_learner_moves(make: Make) -> None:
     assert not same_bits(learner.predict(x), before)
 
 
-def test_an_anchor_can_be_saved_and_put_into_another(make: Make) -> None:
+def test_an_anchor_can_be_saved_and_loaded_into_another(make: Make) -> None:
     learner, (x, _) = train(make(), range(3)), batch(9)
     anchor, other = learner.frozen(), make().frozen()
     other.load_state_dict(anchor.state_dict())
     assert same_bits(other(x), anchor(x))
 
 
-def test_a_saved_learner_goes_on_as_if_nothing_had_happened(make: Make, tmp_path: Path) -> None:
-    """Through files, as arrays and JSON; what was pending when it is loaded is forgotten."""
+def test_a_restored_learner_continues_as_if_uninterrupted(make: Make, tmp_path: Path) -> None:
+    """States go through files, as arrays and JSON; loading drops pending passes."""
     learner, other = train(make(), range(4)), train(make(), range(1))
     state = learner.state_dict()
     save_checkpoint(tmp_path, 1, {"learner": state})
@@ -127,6 +127,6 @@ def test_the_trained_arrays_are_under_model(make: Make) -> None:
     assert model and all(isinstance(value, Tensor) for value in model.values())
 
 
-def test_every_verb_is_there(make: Make) -> None:
+def test_every_verb_is_implemented(make: Make) -> None:
     learner = make()
     assert all(callable(getattr(learner, verb)) for verb in VERBS)

@@ -1,4 +1,4 @@
-"""Any nn.Module behind two verbs: the step, the pending passes, BatchNorm, features and weights."""
+"""TorchLearner: the step, the pending passes, BatchNorm, features and weights."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_logits_carry_no_graph() -> None:
     assert not f.requires_grad and f.grad_fn is None
 
 
-def test_learning_works_in_a_thread_that_has_gradients_switched_off() -> None:
+def test_learning_works_in_a_thread_with_gradients_disabled() -> None:
     learner = learner_of()
     before = fingerprint(learner.weights())
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_learning_works_in_a_thread_that_has_gradients_switched_off() -> None:
 
 
 def test_gradients_of_one_step_do_not_reach_the_next() -> None:
-    """Two steps along g are the same as a fresh optimizer's two steps along g: nothing accumulates."""
+    """Two steps along g equal a fresh optimizer's two steps along g: gradients do not accumulate."""
     learner, plain = learner_of(optimizer="sgd", lr=1.0), build(mlp).double()
     x, _ = batch()
     g = torch.ones(8, 3, dtype=torch.float64)
@@ -152,7 +152,7 @@ def test_a_forgotten_pass_leaves_no_trace() -> None:
     assert same_bits(forgetful.state_dict(), other.state_dict())
 
 
-def test_predicting_while_a_pass_is_pending_disturbs_nothing() -> None:
+def test_predicting_while_a_pass_is_pending_has_no_side_effects() -> None:
     for make in (conv_batch_norm, with_dropout):
         quiet, asked = learner_of(make), learner_of(make)
         for learner in (quiet, asked):
@@ -186,7 +186,7 @@ def buffers(learner: TorchLearner) -> Any:
     return fingerprint(dict(learner.module.named_buffers()))
 
 
-def test_only_train_mode_moves_the_running_averages() -> None:
+def test_only_train_mode_updates_the_running_averages() -> None:
     learner, x = learner_of(conv_batch_norm), batch(3)[0]
     train(learner, range(2))
     start = buffers(learner)
@@ -213,8 +213,8 @@ def learner_predict_before_training_pass(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("modes", [("frozen",), ("eval",), ("eval", "train"), ("frozen", "train"), ("eval", "frozen")])
-def test_every_mix_of_modes_learns_the_gradients_of_its_own_passes(modes: tuple[str, ...]) -> None:
-    """Backward reads BatchNorm's running averages again: a later pass must not have moved them under an earlier one."""
+def test_every_mix_of_modes_learns_from_the_gradients_of_its_passes(modes: tuple[str, ...]) -> None:
+    """Backward reads BatchNorm's running averages again: a later pass must not change those of an earlier one."""
     learner = learner_of(conv_batch_norm, optimizer="sgd", lr=1.0)
     train(learner, range(1))
     before = learner.weights()
@@ -231,8 +231,8 @@ def test_every_mix_of_modes_learns_the_gradients_of_its_own_passes(modes: tuple[
         torch.testing.assert_close(before[name] - learner.weights()[name], gradient, rtol=0, atol=1e-12)
 
 
-def test_how_often_a_model_is_evaluated_does_not_matter() -> None:
-    """A part that was left in evaluation mode by its maker must not wake up at the first evaluation."""
+def test_the_number_of_evaluations_does_not_matter() -> None:
+    """A part that its author left in evaluation mode must not change its mode at the first evaluation."""
 
     def half_asleep() -> nn.Module:
         model = conv_batch_norm()
@@ -262,7 +262,7 @@ def test_features_are_the_vector_before_the_last_layer() -> None:
     assert same_bits(learner.module.head(features), f)
 
 
-def test_a_gradient_in_the_features_is_learned_together_with_one_in_the_logits() -> None:
+def test_gradients_of_features_and_logits_are_learned_together() -> None:
     learner, plain = features_learner(), build(lambda: SmallMLP((1, 4, 4), 3)).double()
     steps = torch.optim.Adam(plain.parameters(), lr=0.01)
     x, y = batch()
@@ -276,7 +276,7 @@ def test_a_gradient_in_the_features_is_learned_together_with_one_in_the_logits()
         torch.testing.assert_close(learner.weights()[name], value, rtol=0, atol=1e-12)
 
 
-def test_a_pass_may_have_a_gradient_in_its_features_alone() -> None:
+def test_a_pass_may_have_only_a_gradient_of_its_features() -> None:
     with_none, with_zeros, x = features_learner(), features_learner(), batch()[0]
     head = fingerprint(with_none.module.head.weight)
     for learner, dlogits in ((with_none, None), (with_zeros, torch.zeros(8, 3, dtype=torch.float64))):
@@ -287,15 +287,15 @@ def test_a_pass_may_have_a_gradient_in_its_features_alone() -> None:
     assert fingerprint(with_none.module.head.weight) == head  # no gradient, no step
 
 
-def test_features_without_a_pass_that_gave_them_are_an_error() -> None:
+def test_a_feature_gradient_without_a_pass_with_features_is_an_error() -> None:
     learner = features_learner()
     f = learner.logits(batch()[0])
     with pytest.raises(ValueError, match="needs a pending pass of logits_and_features"):
         learner.learn(f, dfeatures=torch.ones(8, 64, dtype=torch.float64))
 
 
-def test_a_model_that_shows_no_features_says_so() -> None:
-    with pytest.raises(ConfigError, match="Sequential shows no features"):
+def test_a_model_without_features_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="Sequential has no features"):
         learner_of(mlp).logits_and_features(batch()[0])
     with pytest.raises(ConfigError, match="choose a method that needs outputs only"):
         _ = learner_of(mlp).feature_width
@@ -325,7 +325,7 @@ def test_a_reset_optimizer_steps_like_a_new_one() -> None:
     assert same_bits(used.weights(), fresh.weights())
 
 
-def test_bf16_is_what_layers_compute_in_and_nothing_is_kept_in_it() -> None:
+def test_layers_compute_in_bf16_but_weights_and_outputs_do_not() -> None:
     x, y = batch(dtype=torch.float32)
     coarse, fine = (learner_of(conv_batch_norm, torch.float32, bf16=bf16) for bf16 in (True, False))
     for learner in (coarse, fine):

@@ -1,4 +1,4 @@
-"""What a torch learner was and will be: anchors and state."""
+"""Anchors and state of a torch learner."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch_learners import Tied, WithUnusedAndFrozenParts, batch, build, learner
 @pytest.mark.parametrize("make", [mlp, conv_batch_norm, with_dropout, Tied])
 @pytest.mark.parametrize("mode", ["train", "frozen", "eval"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_anchor_says_bit_for_bit_what_the_student_says_before_it_moves(
+def test_an_anchor_matches_the_student_bit_for_bit_until_it_learns(
     make: Callable[[], nn.Module], mode: Any, dtype: torch.dtype
 ) -> None:
     learner = learner_of(make, dtype)
@@ -30,11 +30,11 @@ def test_an_anchor_says_bit_for_bit_what_the_student_says_before_it_moves(
     anchor, x = learner.frozen(mode), batch(7, dtype=dtype)[0]
     f = learner.logits(x, mode)
     assert same_bits(anchor(x), f)
-    assert same_bits(anchor(x), f)  # and again: nothing in it moved
+    assert same_bits(anchor(x), f)  # and again: nothing in it changed
 
 
 @pytest.mark.parametrize("make", [conv_batch_norm, with_dropout])
-def test_an_anchor_is_not_touched_by_its_own_use_nor_by_later_learning(make: Callable[[], nn.Module]) -> None:
+def test_neither_its_use_nor_later_learning_changes_an_anchor(make: Callable[[], nn.Module]) -> None:
     learner = learner_of(make)
     train(learner, range(2))
     anchor = learner.frozen()
@@ -46,7 +46,7 @@ def test_an_anchor_is_not_touched_by_its_own_use_nor_by_later_learning(make: Cal
     assert fingerprint(anchor.state_dict()) == state != fingerprint(learner.weights())
 
 
-def test_an_anchor_does_not_touch_its_learner() -> None:
+def test_an_anchor_does_not_change_its_learner() -> None:
     with_anchor, without = learner_of(conv_batch_norm), learner_of(conv_batch_norm)
     for step in range(3):
         anchor = with_anchor.frozen()
@@ -59,14 +59,14 @@ def test_an_anchor_does_not_touch_its_learner() -> None:
     assert same_bits(with_anchor.state_dict(), without.state_dict())
 
 
-def test_two_living_anchors_never_share_a_module() -> None:
+def test_two_live_anchors_never_share_a_module() -> None:
     learner, x = learner_of(conv_batch_norm), batch(9)[0]
     anchors, answers = [], []
     for step in range(3):
         train(learner, range(step, step + 1))
         anchors.append(learner.frozen())
         answers.append(fingerprint(anchors[-1](x)))
-    del anchors[0], answers[0]  # its module may be filled again, those of the living may not
+    del anchors[0], answers[0]  # its module may be reused, those of live anchors may not
     for step in range(3, 6):
         train(learner, range(step, step + 1))
         anchors.append(learner.frozen())
@@ -75,7 +75,7 @@ def test_two_living_anchors_never_share_a_module() -> None:
     assert len(set(map(str, answers))) == len(answers)
 
 
-def test_anchors_that_come_and_go_need_one_module() -> None:
+def test_successive_anchors_reuse_one_module() -> None:
     learner = learner_of(mlp)
     for step in range(5):
         train(learner, range(step, step + 1))
@@ -118,7 +118,7 @@ def test_an_anchor_can_be_made_while_a_pass_is_pending() -> None:
     ids=["adam", "unfused", "contiguous", "sgd", "momentum"],
 )
 @pytest.mark.parametrize("done", [0, 3])
-def test_a_restored_learner_continues_with_the_same_bits(
+def test_a_restored_learner_continues_bit_for_bit(
     make: Callable[[], nn.Module], settings: dict[str, Any], done: int, tmp_path: Path
 ) -> None:
     learner = learner_of(make, torch.float32, **settings)
@@ -143,7 +143,7 @@ def test_restored_moments_have_the_memory_format_of_their_parameters() -> None:
     state["optimizer"] = {
         index: {name: value.clone(memory_format=torch.contiguous_format) for name, value in slots.items()}
         for index, slots in state["optimizer"].items()
-    }  # as a file gives them back
+    }  # as they are read from a file
     restored.load_state_dict(state)
     weight = restored.module[1].weight
     assert weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()

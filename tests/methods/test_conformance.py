@@ -1,4 +1,4 @@
-"""Methods against each other and against the paper: whole federations, compared in every client's weights."""
+"""Methods compared with each other and with the paper, by every client's weights in whole federations."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from splits import NETS, build_federation, conv_batch_norm, differing_clients, f
 ROUNDS = 3
 
 
-def played(method: str, rounds: int = ROUNDS, **options: Any) -> Federation:
+def trained(method: str, rounds: int = ROUNDS, **options: Any) -> Federation:
     return run_rounds(build_federation(method, **options), rounds)
 
 
-# limits: one method is another
+# limits in which two methods are equal
 
 
 @pytest.mark.parametrize("tau", [1, 3])
 def test_fedal_without_the_adversary_is_fedmd_lf(tau: int) -> None:
-    assert differing_clients(played("fedal", tau=tau, adversarial=0.0), played("fedmd-lf", tau=tau)) == []
+    assert differing_clients(trained("fedal", tau=tau, adversarial=0.0), trained("fedmd-lf", tau=tau)) == []
 
 
 @pytest.mark.parametrize("tau", [1, 3])
 def test_fedal_without_adversary_and_anchors_is_fedmd_at_the_same_tau(tau: int) -> None:
-    bare = played("fedal", tau=tau, adversarial=0.0, keep_local=0.0, keep_global=0.0)
-    assert differing_clients(bare, played("fedmd", tau=tau)) == []
+    bare = trained("fedal", tau=tau, adversarial=0.0, keep_local=0.0, keep_global=0.0)
+    assert differing_clients(bare, trained("fedmd", tau=tau)) == []
 
 
 def test_fedmd_lf_without_anchors_is_fedmd() -> None:
-    assert differing_clients(played("fedmd-lf", tau=3, keep_local=0.0, keep_global=0.0), played("fedmd", tau=3)) == []
+    assert differing_clients(trained("fedmd-lf", tau=3, keep_local=0.0, keep_global=0.0), trained("fedmd", tau=3)) == []
 
 
 @pytest.mark.parametrize("skip_first", [True, False])
@@ -53,10 +53,10 @@ def test_fedmd_lf_without_anchors_is_fedmd() -> None:
 def test_at_tau_one_fedmd_lf_is_fedmd_also_when_every_anchor_is_computed(
     skip_first: bool, public_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Among the clients are BatchNorm and a user's model with dropout."""
+    """The clients include models with BatchNorm and a user's model with dropout."""
     monkeypatch.setattr(Anchor, "skip_first", skip_first)
-    forgetting_less = played("fedmd-lf", tau=1, public_mode=public_mode)
-    assert differing_clients(forgetting_less, played("fedmd", tau=1, public_mode=public_mode)) == []
+    forgetting_less = trained("fedmd-lf", tau=1, public_mode=public_mode)
+    assert differing_clients(forgetting_less, trained("fedmd", tau=1, public_mode=public_mode)) == []
 
 
 @pytest.mark.parametrize("method", ["fedmd-lf", "fedal"])
@@ -66,32 +66,32 @@ def test_at_tau_one_fedmd_lf_is_fedmd_also_when_every_anchor_is_computed(
 def test_skipping_the_first_anchor_pass_of_a_stage_changes_no_bit(
     method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    skipping = played(method, tau=3, **options)
+    skipping = trained(method, tau=3, **options)
     monkeypatch.setattr(Anchor, "skip_first", False)
-    assert differing_clients(skipping, played(method, tau=3, **options)) == []
+    assert differing_clients(skipping, trained(method, tau=3, **options)) == []
 
 
 def test_these_comparisons_can_fail() -> None:
-    """Every knob that is turned above moves every client's weights when it is on."""
-    fedal = played("fedal", tau=3)
+    """Each setting that is switched off above changes every client's weights when it is on."""
+    fedal = trained("fedal", tau=3)
     for other in (
-        played("fedal", tau=3, adversarial=0.0),
-        played("fedal", tau=3, keep_local=0.0),
-        played("fedal", tau=3, keep_global=0.0),
-        played("fedal", tau=3, temperature=2.0),
-        played("fedal", tau=3, discriminator_temperature=1.0),
-        played("fedal", tau=3, distillation=0.5),
-        played("fedal", tau=3, local_loss="balanced"),
-        played("fedal", tau=3, seed=1),
-        played("fedmd", tau=3),
-        played("local", tau=3),
+        trained("fedal", tau=3, adversarial=0.0),
+        trained("fedal", tau=3, keep_local=0.0),
+        trained("fedal", tau=3, keep_global=0.0),
+        trained("fedal", tau=3, temperature=2.0),
+        trained("fedal", tau=3, discriminator_temperature=1.0),
+        trained("fedal", tau=3, distillation=0.5),
+        trained("fedal", tau=3, local_loss="balanced"),
+        trained("fedal", tau=3, seed=1),
+        trained("fedmd", tau=3),
+        trained("local", tau=3),
     ):
         assert differing_clients(fedal, other) == list(NETS)
 
 
-def test_local_training_does_not_depend_on_who_else_is_there() -> None:
-    alone = played("local", nets={"anna": mlp})
-    together = played("local")
+def test_local_training_does_not_depend_on_the_other_clients() -> None:
+    alone = trained("local", nets={"anna": mlp})
+    together = trained("local")
     assert fingerprint(alone.clients["anna"].learner.state_dict()) == fingerprint(
         together.clients["anna"].learner.state_dict()
     )
@@ -99,7 +99,7 @@ def test_local_training_does_not_depend_on_who_else_is_there() -> None:
 
 def test_with_two_clients_the_teacher_of_one_is_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     nets = {"anna": mlp, "ben": conv_batch_norm}
-    said: list[dict[str, Tensor]] = []
+    sent: list[dict[str, Tensor]] = []
     taught: list[Tensor] = []
     module = importlib.import_module("fedal.methods.outputs.fedmd")
 
@@ -110,29 +110,29 @@ def test_with_two_clients_the_teacher_of_one_is_the_other(monkeypatch: pytest.Mo
     original = module.leave_one_out
     monkeypatch.setattr(module, "leave_one_out", watched)
     federation = build_federation(
-        "fedmd", nets=nets, tau=2, observe=lambda up: said.append({name: up[name].values for name in up})
+        "fedmd", nets=nets, tau=2, observe=lambda up: sent.append({name: up[name].values for name in up})
     )
     run_rounds(federation, 1)
     assert len(taught) == 4
-    for exchange, logits in enumerate(said):
+    for exchange, logits in enumerate(sent):
         of_anna, of_ben = taught[2 * exchange : 2 * exchange + 2]
         torch.testing.assert_close(of_anna, logits["ben"], rtol=0, atol=1e-6)
         torch.testing.assert_close(of_ben, logits["anna"], rtol=0, atol=1e-6)
 
 
-# who does the work, and in which order
+# workers and the order of work
 
 
 @pytest.mark.parametrize("method", ["local", "fedmd", "fedal"])
 def test_the_number_of_workers_changes_no_bit(method: str) -> None:
-    expected = played(method)
+    expected = trained(method)
     for workers in (1, 2, 4):
         with thread_workers(workers) as pool:
-            assert differing_clients(expected, played(method, workers=pool)) == []
+            assert differing_clients(expected, trained(method, workers=pool)) == []
 
 
 class FreshThreads:
-    """Every resumption of a client in a thread of its own that ends afterwards, in an order that is never the same."""
+    """Resumes a client in a new thread each time, in a different order each time."""
 
     def __init__(self) -> None:
         self._shuffle = random.Random(0)
@@ -153,13 +153,13 @@ class FreshThreads:
         return [results[index] for index in range(len(numbered))]
 
 
-def test_which_thread_resumes_a_client_and_when_changes_no_bit() -> None:
-    assert differing_clients(played("fedal"), played("fedal", workers=FreshThreads())) == []
+def test_the_thread_and_time_of_resumption_change_no_bit() -> None:
+    assert differing_clients(trained("fedal"), trained("fedal", workers=FreshThreads())) == []
 
 
 @pytest.mark.parametrize("method", ["fedmd", "fedal"])
 def test_the_order_in_which_uploads_arrive_changes_no_bit(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = played(method)
+    expected = trained(method)
     server = methods.get(method).server
     original, shuffle = server.round, random.Random(0)
 
@@ -176,7 +176,7 @@ def test_the_order_in_which_uploads_arrive_changes_no_bit(method: str, monkeypat
                 return stop.value
 
     monkeypatch.setattr(server, "round", receiving_in_any_order)
-    assert differing_clients(expected, played(method)) == []
+    assert differing_clients(expected, trained(method)) == []
 
 
 # against the paper
@@ -190,7 +190,7 @@ def paper_kl(teacher: Tensor, student: Tensor, E: float) -> Tensor:
 def naive_fedal(
     federation: Federation, models: dict[str, nn.Module], tau: int, rounds: int, E: float, E_d: float, lr: float
 ) -> None:
-    """Algorithm 1 written down with autograd of the losses V^loc and V^glo, on the same batches."""
+    """Algorithm 1 written with autograd of the losses V^loc and V^glo, on the same batches."""
     names = list(models)
     optimizers = {n: torch.optim.Adam(models[n].parameters(), lr=lr) for n in names}
     h = copy.deepcopy(federation.server.discriminator._learner.module)
@@ -247,7 +247,7 @@ def test_fedal_equals_autograd_of_the_papers_losses(n_clients: int, rounds: int)
         assert not torch.allclose(next(start[n].parameters()), next(naive[n].parameters()), atol=1e-3)
 
 
-def test_the_balanced_local_loss_is_cross_entropy_on_logits_plus_the_log_of_the_own_label_frequencies() -> None:
+def test_the_balanced_local_loss_is_cross_entropy_on_logits_plus_log_label_frequencies() -> None:
     federation = build_federation(
         "local", nets={"anna": mlp}, dtype=torch.float64, tau=2, local_loss="balanced", prior_smoothing=0.5
     )
@@ -273,7 +273,7 @@ VERBS = ("logits", "learn", "forget", "frozen", "predict", "state_dict", "load_s
 
 
 class Opaque:
-    """Only the verbs of the protocol; there is no way from here to a parameter."""
+    """Only the verbs of the protocol, without any access to parameters."""
 
     __slots__ = VERBS
 
@@ -285,7 +285,7 @@ class Opaque:
     def _sealed(verb: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
             result = verb(*arguments, **keywords)
-            if callable(result):  # an anchor: it may only be asked
+            if callable(result):  # an anchor: it may only be called
                 return Opaque._sealed(result)
             return result
 
@@ -293,8 +293,8 @@ class Opaque:
 
 
 @pytest.mark.parametrize("method", ["local", "fedmd", "fedmd-lf", "fedal"])
-def test_a_method_needs_nothing_of_a_learner_but_its_verbs(method: str) -> None:
-    assert differing_clients(played(method), played(method, wrap=Opaque)) == []
+def test_a_method_uses_only_the_verbs_of_a_learner(method: str) -> None:
+    assert differing_clients(trained(method), trained(method, wrap=Opaque)) == []
     assert not hasattr(Opaque(TorchLearner(mlp())), "module")
 
 
@@ -304,17 +304,19 @@ def test_a_weight_of_zero_drops_its_term_even_if_the_term_is_infinite() -> None:
     assert weighted(2.0, torch.ones(2)).tolist() == [2.0, 2.0]
 
 
-def test_a_dropped_adversary_may_be_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = played("fedmd-lf", 1)
+def test_a_dropped_adversary_may_have_any_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = trained("fedmd-lf", 1)
     module = importlib.import_module("fedal.methods.outputs.fedal")
-    spoiled = played_with_spoiled_guidance(module, monkeypatch, adversarial=0.0)
+    spoiled = trained_with_spoiled_guidance(module, monkeypatch, adversarial=0.0)
     assert differing_clients(expected, spoiled) == []
-    with pytest.raises(NonFiniteError, match=r'client "anna", round 0, exchange 1: the gradient of adversarial is not'):
-        played_with_spoiled_guidance(module, monkeypatch, adversarial=1.0)
+    with pytest.raises(
+        NonFiniteError, match=r'"anna", round 0, exchange 1: the gradient of adversarial has non-finite'
+    ):
+        trained_with_spoiled_guidance(module, monkeypatch, adversarial=1.0)
 
 
-def played_with_spoiled_guidance(module: Any, monkeypatch: pytest.MonkeyPatch, adversarial: float) -> Federation:
-    """FedAL after whose wire the gradient that came down is infinite."""
+def trained_with_spoiled_guidance(module: Any, monkeypatch: pytest.MonkeyPatch, adversarial: float) -> Federation:
+    """FedAL with an infinite gradient injected after the wire."""
     federation = build_federation("fedal", adversarial=adversarial)
     honest = federation.wire.down
 
@@ -335,22 +337,22 @@ def played_with_spoiled_guidance(module: Any, monkeypatch: pytest.MonkeyPatch, a
     ],
 )
 def test_a_transfer_without_any_term_takes_no_step(method: str, options: dict[str, float]) -> None:
-    nets = {"anna": mlp, "ben": mlp}  # without BatchNorm, whose averages move with every pass
-    federation = played(method, nets=nets, **options)
+    nets = {"anna": mlp, "ben": mlp}  # without BatchNorm, whose averages change with every pass
+    federation = trained(method, nets=nets, **options)
     if method == "fedmd":
-        assert differing_clients(federation, played("local", nets=nets)) == []
+        assert differing_clients(federation, trained("local", nets=nets)) == []
     assert federation.wire.up_bytes.total() > 0
 
 
-def test_a_gradient_that_is_not_finite_names_the_term_and_takes_no_step() -> None:
+def test_a_non_finite_gradient_names_the_term_and_takes_no_step() -> None:
     logic = build_federation("local", nets={"anna": mlp}).clients["anna"]
     before = fingerprint(logic.learner.state_dict())
     x, y = logic.private.batch(0, 0)
     f = logic.learner.logits(x)
-    with pytest.raises(NonFiniteError, match="the gradient of keep_local is not finite"):
+    with pytest.raises(NonFiniteError, match="the gradient of keep_local has non-finite values"):
         logic.step(cross_entropy=d_cross_entropy(f, y), keep_local=torch.full_like(f, torch.nan))
     big = torch.full_like(f, 3e38)
-    with pytest.raises(NonFiniteError, match="the gradient of the sum of all terms is not finite"):
+    with pytest.raises(NonFiniteError, match="the gradient of the sum of all terms has non-finite values"):
         logic.step(cross_entropy=big, keep_local=big)
     logic.learner.forget()
     assert fingerprint(logic.learner.state_dict()) == before
@@ -368,12 +370,12 @@ def test_each_stage_makes_at_most_one_copy_of_the_model(monkeypatch: pytest.Monk
     monkeypatch.setattr(TorchLearner, "frozen", lambda self, mode="train": made.append(mode) or original(self, mode))
     for method, options, expected in [
         ("fedmd", {"tau": 3}, 0),
-        ("fedmd-lf", {"tau": 1}, 0),  # an anchor that would never be asked is not made
+        ("fedmd-lf", {"tau": 1}, 0),  # an anchor that would never be used is not created
         ("fedmd-lf", {"tau": 3}, 2),
         ("fedal", {"tau": 3, "keep_local": 0.0}, 1),
     ]:
         made.clear()
-        federation = played(method, 2, nets={"anna": mlp, "ben": mlp}, **options)
+        federation = trained(method, 2, nets={"anna": mlp, "ben": mlp}, **options)
         assert len(made) == 2 * 2 * expected
         assert all(len(logic.learner._spares) <= 1 for logic in federation.clients.values())
 
@@ -382,9 +384,9 @@ def test_the_first_anchor_pass_of_a_stage_is_really_skipped(monkeypatch: pytest.
     asked: list[int] = []
     original = TorchFrozen.__call__
     monkeypatch.setattr(TorchFrozen, "__call__", lambda self, x: asked.append(1) or original(self, x))
-    played("fedmd-lf", 2, nets={"anna": mlp, "ben": mlp}, tau=3)
+    trained("fedmd-lf", 2, nets={"anna": mlp, "ben": mlp}, tau=3)
     assert len(asked) == 2 * 2 * 2 * (3 - 1)  # rounds x clients x stages x (tau - 1)
 
 
-def test_an_outside_method_can_use_the_same_vocabulary() -> None:
+def test_a_users_method_can_use_the_same_building_blocks() -> None:
     assert {"local_training", "public_passes", "anchor", "step"} <= set(vars(ClientLogic))

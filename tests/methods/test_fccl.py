@@ -68,13 +68,13 @@ def test_its_gradient_equals_autograd(shape: tuple[int, int], unbiased: bool) ->
     torch.testing.assert_close(loss.gradient, expected, rtol=0, atol=1e-12)
 
 
-def test_equal_logits_leave_nothing_on_the_diagonal_unless_std_and_correlation_divide_differently() -> None:
+def test_equal_logits_have_no_loss_on_the_diagonal_unless_std_and_correlation_divide_differently() -> None:
     f = random(32, 10)
     assert cross_correlation(f, f, 0.0).value.item() == pytest.approx(0, abs=1e-10)
     assert cross_correlation(f, f, 0.0, unbiased_std=True).value.item() == pytest.approx(10 / 32**2, abs=1e-6)
 
 
-def test_equal_logits_cannot_bring_the_unlike_classes_below_their_bound() -> None:
+def test_equal_logits_cannot_bring_different_classes_below_their_bound() -> None:
     """A correlation matrix has a mean off-diagonal of at least -1 / (K - 1)."""
     bound = 90 * (1 - 1 / 9) ** 2
     assert bound == pytest.approx(71.11, abs=0.01)
@@ -92,7 +92,7 @@ def test_scale_and_shift_of_a_class_change_nothing() -> None:
     assert cross_correlation(target * scale + shift, f, LAMBDA).value.item() == pytest.approx(plain, rel=1e-5)
 
 
-def test_constant_classes_give_finite_numbers() -> None:
+def test_constant_classes_have_a_finite_loss() -> None:
     f = random(8, 3).float()
     f[:, 1] = 5.0
     for target, student in ((f, random(8, 3, seed=1).float()), (random(8, 3, seed=1).float(), f), (f, f)):
@@ -103,7 +103,7 @@ def test_constant_classes_give_finite_numbers() -> None:
 # the federation
 
 
-def test_pre_training_is_local_training_in_whole_rounds_and_sends_nothing() -> None:
+def test_pre_training_is_local_training_in_full_rounds_and_sends_nothing() -> None:
     fccl = run_rounds(build_federation("fccl", tau=2, pretrain_iterations=5), 3)  # ceil(5 / 2) rounds
     assert differing_clients(fccl, run_rounds(build_federation("local", tau=2), 3)) == []
     assert fccl.wire.up_bytes.total() == fccl.wire.down_bytes.total() == 0
@@ -111,7 +111,7 @@ def test_pre_training_is_local_training_in_whole_rounds_and_sends_nothing() -> N
     assert set(fccl.wire.up_bytes.values()) == set(fccl.wire.down_bytes.values()) == {2 * 4 * BATCH * CLASSES}
 
 
-def test_without_its_losses_it_is_local() -> None:
+def test_without_its_losses_it_is_local_only_training() -> None:
     options = {"correlation": 0.0, "inter": 0.0, "intra": 0.0, "public_mode": "frozen", "fresh_public_optimizer": False}
     bare = run_rounds(build_federation("fccl", tau=2, pretrain_iterations=2, **options), 3)
     assert differing_clients(bare, run_rounds(build_federation("local", tau=2), 3)) == []
@@ -128,7 +128,7 @@ def test_every_option_matters(options: dict[str, Any]) -> None:
     assert differing_clients(plain, other) == list(NETS)
 
 
-def test_the_mode_of_teachers_matters_to_batch_norm_only() -> None:
+def test_the_mode_of_teachers_matters_only_with_batch_norm() -> None:
     nets = {"anna": mlp, "ben": conv_batch_norm}
     played = [
         run_rounds(build_federation("fccl", nets=nets, pretrain_iterations=1, teacher_mode=mode, correlation=0.0), 3)
@@ -172,12 +172,12 @@ def naive_fccl(federation: Federation, models: dict[str, nn.Module], rounds: int
             f = {n: models[n](x) for n in names}
             losses = {}
             for n in names:
-                said = {m: f[m].detach() for m in names}
+                sent = {m: f[m].detach() for m in names}
                 if self_target == "previous":
-                    said[n] = inter[n].eval()(x).detach()
+                    sent[n] = inter[n].eval()(x).detach()
                 elif self_target == "exclude":
-                    del said[n]
-                target = torch.stack(list(said.values())).mean(0)
+                    del sent[n]
+                target = torch.stack(list(sent.values())).mean(0)
                 losses[n] = naive_correlation(target, f[n], LAMBDA, options.get("unbiased_std", False))
             for n in names:
                 if fresh:
@@ -197,7 +197,7 @@ def naive_fccl(federation: Federation, models: dict[str, nn.Module], rounds: int
         {"fresh_public_optimizer": False},
     ],
 )
-def test_it_equals_autograd_of_the_authors_losses(options: dict[str, Any]) -> None:
+def test_fccl_equals_autograd_of_the_authors_losses(options: dict[str, Any]) -> None:
     nets = {"anna": mlp, "ben": conv_batch_norm, "carl": mlp}
     settings = TorchSettings(lr=0.01)
     federation = build_federation(
@@ -223,7 +223,7 @@ def test_teachers_survive_a_restart_bit_for_bit(before: int, tmp_path: Path) -> 
     assert fingerprint(state_of(restored)) == fingerprint(state_of(uninterrupted))
 
 
-def test_the_intra_teacher_stays_and_the_inter_teacher_follows() -> None:
+def test_the_intra_teacher_is_fixed_and_the_inter_teacher_follows() -> None:
     federation = run_rounds(build_federation("fccl", tau=2, pretrain_iterations=2), 2)
     first = {n: logic.state_dict() for n, logic in federation.clients.items()}
     run_rounds(federation, range(2, 3))
@@ -232,7 +232,7 @@ def test_the_intra_teacher_stays_and_the_inter_teacher_follows() -> None:
         assert fingerprint(logic.state_dict()["inter"]) != fingerprint(first[n]["inter"])
 
 
-def test_a_client_that_missed_the_end_of_pre_training_freezes_what_it_has() -> None:
+def test_a_client_that_missed_the_end_of_pre_training_freezes_its_current_model() -> None:
     federation = build_federation("fccl", tau=2, pretrain_iterations=2)
     federation.run_round(0, is_absent=lambda client, exchange: client == "ben")
     untrained = federation.clients["ben"].learner.state_dict()["model"]
@@ -240,7 +240,7 @@ def test_a_client_that_missed_the_end_of_pre_training_freezes_what_it_has() -> N
     assert fingerprint(federation.clients["ben"].state_dict()["intra"]) == fingerprint(untrained)
 
 
-def test_a_fresh_optimizer_asks_for_a_learner_that_can_reset_it() -> None:
+def test_a_fresh_optimizer_needs_a_learner_that_can_reset_it() -> None:
     class Narrow:
         def __init__(self, learner: Any) -> None:
             for verb in ("logits", "learn", "forget", "frozen", "predict", "state_dict", "load_state_dict"):

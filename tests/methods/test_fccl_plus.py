@@ -1,4 +1,4 @@
-"""FCCL+: similarities instead of features on the wire, and distillation on all classes but the label."""
+"""FCCL+: similarities instead of features on the wire, and distillation on all classes except the label."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def some_labels(shape: tuple[int, int]) -> Tensor:
 
 
 def naive_non_target(teacher: Tensor, f: Tensor, y: Tensor, T: float, renormalise: bool) -> Tensor:
-    """As the authors' code: softmax, take the label out, sum."""
+    """As in the authors' code: softmax, remove the label, sum."""
     rest = torch.ones_like(f, dtype=torch.bool).scatter_(1, y[:, None], False)
     if renormalise:
         a, b = (torch.softmax(v[rest].view(len(f), -1) / T, -1) for v in (teacher.detach(), f))
@@ -85,13 +85,13 @@ def test_its_gradient_equals_autograd(shape: tuple[int, int], T: float, renormal
     torch.testing.assert_close(loss.gradient, torch.autograd.grad(value, f)[0], rtol=0, atol=1e-12)
 
 
-def test_at_equal_logits_the_authors_form_pulls_the_label_down_and_a_true_kl_does_nothing() -> None:
+def test_at_equal_logits_the_authors_form_lowers_the_label_and_a_true_kl_does_nothing() -> None:
     f, y = random(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
     assert (non_target(f, f, y).gradient.gather(1, y[:, None]) > 0).all()
     assert non_target(f, f, y, renormalise=True).gradient.abs().max() < 1e-16
 
 
-def test_with_two_classes_only_the_authors_form_says_anything() -> None:
+def test_with_two_classes_only_the_authors_form_has_a_gradient() -> None:
     teacher, f, y = random(5, 2, seed=1), random(5, 2, seed=2), some_labels((5, 2))
     assert non_target(teacher, f, y).gradient.abs().min() > 0
     assert not non_target(teacher, f, y, renormalise=True).gradient.any()
@@ -117,7 +117,7 @@ def test_similarities_of_a_hand_case() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3), (8, 5), (32, 64)])
 @pytest.mark.parametrize("omega", [OMEGA, 0.5])
-def test_the_gradient_in_the_features_equals_autograd(shape: tuple[int, int], omega: float) -> None:
+def test_the_gradient_wrt_the_features_equals_autograd(shape: tuple[int, int], omega: float) -> None:
     target = similarities(random(*shape, seed=1), omega)
     g = random(*shape, seed=2).requires_grad_()
     h = F.normalize(g, dim=1)
@@ -136,7 +136,7 @@ def test_clients_with_the_same_geometry_have_nothing_to_learn_whatever_their_wid
     assert similarity_kl(target, wider, OMEGA).gradient.abs().max() < 1e-4
 
 
-def test_zero_features_give_finite_numbers_and_no_gradient() -> None:
+def test_zero_features_have_a_finite_loss_and_no_gradient() -> None:
     g = random(6, 4).float()
     g[2] = 0
     loss = similarity_kl(similarities(random(6, 4, seed=1).float(), OMEGA), g, OMEGA)
@@ -163,7 +163,7 @@ def federation_of_widths(widths: dict[str, int], **options: Any) -> Federation:
 
 
 def naive_fccl_plus(federation: Federation, models: dict[str, Any], rounds: int, renormalise: bool) -> None:
-    """The authors' losses with autograd, on the same batches; tau = 2, T = 3, mu = 3, a new Adam as theirs."""
+    """The authors' losses with autograd, on the same batches; tau = 2, T = 3, mu = 3, a new Adam as in theirs."""
     optimizers: dict[str, torch.optim.Optimizer] = {}
     previous: dict[str, nn.Module] = {}
 
@@ -203,7 +203,7 @@ def naive_fccl_plus(federation: Federation, models: dict[str, Any], rounds: int,
 
 
 @pytest.mark.parametrize("renormalise", [False, True])
-def test_it_equals_autograd_of_the_authors_losses_with_clients_of_different_widths(renormalise: bool) -> None:
+def test_fccl_plus_equals_autograd_of_the_authors_losses_with_different_widths(renormalise: bool) -> None:
     federation = federation_of_widths({"anna": 5, "ben": 9, "carl": 7}, tau=2, renormalise=renormalise)
     naive = {n: copy.deepcopy(logic.learner.module) for n, logic in federation.clients.items()}  # type: ignore[attr-defined]
     naive_fccl_plus(federation, naive, rounds=3, renormalise=renormalise)
@@ -222,7 +222,7 @@ def test_every_option_matters(options: dict[str, Any]) -> None:
     assert differing_clients(run_rounds(plain, 2), run_rounds(other, 2)) == list(plain.clients)
 
 
-def test_without_its_losses_it_is_local() -> None:
+def test_without_its_losses_it_is_local_only_training() -> None:
     options = {"correlation": 0.0, "inter": 0.0, "similarity": 0.0}
     bare = build_of_table_models("fccl+", fresh_public_optimizer=False, **options)
     local = build_of_table_models("local")
@@ -240,27 +240,27 @@ def test_an_iteration_costs_logits_and_similarities_both_ways() -> None:
 
 def test_an_absent_client_is_left_out_of_both_means() -> None:
     federation = build_of_table_models("fccl+", clients=3, tau=2)
-    said: dict[str, Any] = {}
-    federation.watch.exchanged = said.update
+    sent: dict[str, Any] = {}
+    federation.watch.exchanged = sent.update
     federation.run_round(0, is_absent=lambda client, exchange: client == "client-01")
-    assert list(said) == ["client-00", "client-02"]
+    assert list(sent) == ["client-00", "client-02"]
     run_rounds(federation, range(1, 2))
-    assert list(said) == ["client-00", "client-02", "client-01"]
+    assert list(sent) == ["client-00", "client-02", "client-01"]
 
 
-def test_two_classes_and_a_void_teacher_are_refused_before_training() -> None:
+def test_renormalisation_with_two_classes_is_refused_before_training() -> None:
     x = np.random.Generator(np.random.Philox(key=0)).normal(size=(60, 1, 4, 4)).astype(np.float32)
     y = np.arange(60) % 2
     split = DataSplit(Dataset("two", x, y, x, y, 2), {"client-00": np.arange(20, 40), "client-01": np.arange(40, 60)},
                   np.arange(20), x[:20], 0)  # fmt: skip
     config = Config(method="fccl+", clients=2, batch_size=BATCH, models="mlp-small")
     run_rounds(assemble(config, split, InOrder()).federation, 2)
-    with pytest.raises(NotApplicableError, match=r"fccl\+: with 2 classes there is one class beside the label"):
+    with pytest.raises(NotApplicableError, match=r"fccl\+: renormalise = true has no effect with 2 classes"):
         assemble(config.with_(renormalise=True), split, InOrder())
 
 
 def test_a_model_without_features_is_refused_before_training() -> None:
-    with pytest.raises(ConfigError, match="shows no features"):
+    with pytest.raises(ConfigError, match="has no features"):
         build_federation("fccl+", nets={"anna": mlp, "ben": mlp})
 
 
@@ -269,7 +269,7 @@ def test_the_kl_of_similarities_is_the_one_of_logits() -> None:
     assert similarity_kl(target, g, 0.5).value == kl(target, similarities(g, 0.5)).value
 
 
-def test_it_learns_digits_in_sixty_iterations_and_more_than_alone(tmp_path: Path) -> None:
+def test_it_learns_digits_in_sixty_iterations_better_than_local_only_training(tmp_path: Path) -> None:
     settings = {"clients": 4, "iterations": 60, "models": "mlp-small,cnn-small", "eval_every": 60}
     run = fedal.run(fedal.Config(method="fccl+", **settings), tmp_path / "run")
     local = fedal.run(fedal.Config(method="local", **settings), tmp_path / "local")

@@ -1,4 +1,4 @@
-"""FD: tables of mean outputs per class; rows that nobody else has never count."""
+"""FD: tables of mean outputs per class; rows that no other client has never count."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_client_receives_the_mean_over_the_others_that_have_the_class() -> Non
     assert answer(server(average="samples"), UP)["cleo"].values.tolist() == [[0.75, 0.25], [0.25, 0.75]]
 
 
-def test_who_comes_first_does_not_matter() -> None:
+def test_the_order_of_arrival_does_not_matter() -> None:
     first, second = answer(server(), UP), answer(server(), dict(reversed(UP.items())))
     assert all(fingerprint(first[n].tensors()) == fingerprint(second[n].tensors()) for n in UP)
 
@@ -124,14 +124,14 @@ def test_a_round_equals_autograd_of_the_written_loss() -> None:
             torch.testing.assert_close(value, model.state_dict()[name], rtol=0, atol=1e-12)
 
 
-def test_without_its_term_it_is_lonely_training() -> None:
+def test_without_its_term_it_is_local_only_training() -> None:
     alone = run_rounds(build_federation("local"), 3)
     assert differing_clients(run_rounds(build_federation("fd", distillation=0.0), 3), alone) == []
     assert differing_clients(run_rounds(build_federation("fd"), 3), alone) == list(NETS)
 
 
 def test_rows_that_no_other_client_has_never_change_anything() -> None:
-    """Whatever stands in such a row of the table: the count of zero decides."""
+    """The content of such a row does not matter: its count of zero decides."""
     clean, dirty = (build_federation("fd", nets=MLPS, split=split_of_classes(SKEWED)) for _ in range(2))
     for t in range(3):
         clean.run_round(t)
@@ -142,7 +142,7 @@ def test_rows_that_no_other_client_has_never_change_anything() -> None:
     assert [client._owners.tolist() for client in clean.clients.values()] == [[0, 2, 1], [1, 2, 0], [1, 2, 1]]
 
 
-def test_the_rows_of_a_table_are_probabilities_or_nothing() -> None:
+def test_the_rows_of_a_table_are_probabilities_or_zeros() -> None:
     sent: list[dict[str, Any]] = []
     split = split_of_classes(SKEWED)
     run_rounds(build_federation("fd", nets=MLPS, split=split, tau=4, observe=lambda up: sent.append(dict(up))), 3)
@@ -186,7 +186,7 @@ def test_a_client_that_misses_an_exchange_keeps_its_teacher_and_returns() -> Non
     assert fingerprint(federation.clients["ben"].state_dict()) != before
 
 
-def test_a_client_that_is_alone_in_a_round_has_no_teacher() -> None:
+def test_a_single_client_in_a_round_has_no_teacher() -> None:
     federation = run_rounds(build_federation("fd", nets={"anna": mlp, "ben": mlp}), 1)
     federation.run_round(1, is_absent=lambda client, exchange: client == "ben")
     assert not federation.clients["anna"]._owners.any()
@@ -198,7 +198,7 @@ def test_what_it_reveals_and_needs() -> None:
     assert fd.METHOD.black_box and not fd.METHOD.needs
 
 
-def test_on_digits_it_beats_lonely_training_for_440_bytes_a_round(tmp_path: Path) -> None:
+def test_on_digits_it_beats_local_only_training_for_440_bytes_a_round(tmp_path: Path) -> None:
     settings = dict(clients=4, iterations=60, models="same", eval_every=60)
     alone = fedal.run(fedal.Config(method="local", **settings), tmp_path / "local")
     run = fedal.run(fedal.Config(method="fd", **settings), tmp_path / "fd")

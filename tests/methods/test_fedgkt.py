@@ -1,4 +1,4 @@
-"""FedGKT: the head's answers stay with their samples, and all that it reveals is declared."""
+"""FedGKT: the head's replies stay with their samples, and everything that it reveals is declared."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def build(**options: Any) -> Federation:
     return build_federation("fedgkt", nets=NETS, **{"tau": 2, **options})
 
 
-# whose answer is it
+# replies belong to their samples
 
 
-def test_every_answer_stays_with_its_sample_whatever_the_order_of_later_batches() -> None:
-    """The authors' code keys answers by position in a shuffled loader: from the second epoch on they are others'."""
+def test_every_reply_stays_with_its_sample_whatever_the_order_of_later_batches() -> None:
+    """The authors' code keys replies by position in a shuffled loader: from the second epoch on they are wrong."""
     federation = build()
     newest: dict[str, dict[int, Tensor]] = {n: {} for n in NETS}
     down = federation.wire.down
@@ -56,7 +56,7 @@ def test_every_answer_stays_with_its_sample_whatever_the_order_of_later_batches(
     federation.wire.down = watched  # type: ignore[method-assign]
     run_rounds(federation, 10)
     for n, client in federation.clients.items():
-        assert len(newest[n]) > 2 * BATCH, "more than one epoch was played"
+        assert len(newest[n]) > 2 * BATCH, "more than one epoch was run"
         for sample, answer in newest[n].items():
             assert torch.equal(client._answers[sample].float(), answer)
         assert client._answered.nonzero().flatten().tolist() == sorted(newest[n])
@@ -72,7 +72,7 @@ def test_shuffling_a_batch_does_not_change_a_target() -> None:
     assert torch.equal(plain[order], shuffled)
 
 
-def test_samples_that_were_never_answered_are_not_pulled() -> None:
+def test_samples_without_a_reply_have_no_distillation_gradient() -> None:
     client = run_rounds(build(tau=1), 1).clients["anna"]
     answered = client._answered.nonzero().flatten()
     others = (~client._answered).nonzero().flatten()
@@ -85,7 +85,7 @@ def test_samples_that_were_never_answered_are_not_pulled() -> None:
 # against the authors' losses
 
 
-def test_the_algorithm_written_down_with_autograd_gives_the_same_weights() -> None:
+def test_the_algorithm_written_with_autograd_gives_the_same_weights() -> None:
     T, tau, steps = 3.0, 2, 2
     federation = build(dtype=torch.float64, tau=tau, temperature=T, server_steps=steps)
     learners = {n: federation.clients[n].learner for n in NETS} | {"head": federation.server._head}
@@ -130,8 +130,8 @@ def test_the_algorithm_written_down_with_autograd_gives_the_same_weights() -> No
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
-def test_without_distillation_it_is_local() -> None:
-    """Also with BatchNorm: the pass that is uploaded leaves no trace."""
+def test_without_distillation_it_is_local_only_training() -> None:
+    """Also with BatchNorm: the uploaded pass leaves no trace."""
     for model in ("mlp-small", "cnn-small-bn"):
         plain = run_rounds(build_of_table_models("fedgkt", model, tau=2, distillation=0.0), 3)
         assert differing_clients(plain, run_rounds(build_of_table_models("local", model, tau=2), 3)) == []
@@ -157,7 +157,7 @@ def test_the_order_in_which_uploads_arrive_changes_no_bit(monkeypatch: pytest.Mo
     assert fingerprint(found.server.state_dict()) == fingerprint(expected.server.state_dict())
 
 
-def test_a_client_that_is_cut_off_returns_with_the_answers_it_has() -> None:
+def test_a_disconnected_client_returns_with_its_earlier_replies() -> None:
     federation = build()
     federation.run_round(0)
     federation.run_round(1, lambda n, exchange: n == "bob" and exchange == 1)
@@ -193,8 +193,8 @@ def test_clients_without_features_are_refused_before_training() -> None:
         build_federation("fedgkt")
 
 
-def test_it_learns_about_as_well_as_alone(tmp_path: Path) -> None:
-    """What reaches a client's own model are answers on its own samples: see docs/methods/fedgkt.md."""
+def test_it_learns_about_as_well_as_local_only_training(tmp_path: Path) -> None:
+    """A client's model receives only replies on its own samples: see docs/methods/fedgkt.md."""
     settings = dict(dataset="digits", clients=4, models="same", iterations=60, eval_every=60, lr=0.003)
     finals = {m: fedal.run(fedal.Config(method=m, **settings), tmp_path / m).final for m in ("local", "fedgkt")}
     assert finals["fedgkt"]["test_accuracy"] > 0.6

@@ -36,7 +36,7 @@ from splits import (
 
 WIDTH, LR = 5, 0.01
 NETS = {"anna": with_features, "ben": with_features, "cleo": with_features}
-SKEWED = {"anna": (0, 1), "ben": (1,), "cleo": (0, 1)}  # class 2 is nobody's, and ben has one class only
+SKEWED = {"anna": (0, 1), "ben": (1,), "cleo": (0, 1)}  # no client has class 2, and ben has only one class
 
 
 def build(method: str, **settings: Any) -> Federation:
@@ -44,7 +44,7 @@ def build(method: str, **settings: Any) -> Federation:
 
 
 def in_double(method: str, **options: Any) -> tuple[Federation, dict[str, Any]]:
-    """A federation and bare copies of its models, to be trained with autograd on the written losses."""
+    """A federation and plain copies of its models, to train with autograd on the losses as written."""
     settings = TorchSettings(lr=LR, fused=False)
     federation = build(method, dtype=torch.float64, settings=settings, **options)
     return federation, {n: build_net(n, with_features).double() for n in NETS}
@@ -83,7 +83,7 @@ def test_a_prototype_is_the_mean_over_the_clients_that_have_the_class(average: s
     assert answer(server(average=average), up) == {"anna": expected, "ben": expected}
 
 
-def test_a_class_that_nobody_shows_this_time_keeps_its_last_prototype() -> None:
+def test_a_class_without_uploads_keeps_its_last_prototype() -> None:
     half = server()
     answer(half, {"anna": uploaded([0, 0, 1], [[7.0, 8.0]])})
     assert answer(half, {"ben": uploaded([1, 0, 0], [[3.0, 4.0]])}) == {"ben": [[3.0, 4.0], [0.0, 0.0], [7.0, 8.0]]}
@@ -118,7 +118,7 @@ def test_a_round_equals_autograd_of_the_written_loss(tau: int) -> None:
     assert_same_weights(federation, models)
 
 
-def test_without_its_term_it_is_lonely_training() -> None:
+def test_without_its_term_it_is_local_only_training() -> None:
     assert differing_clients(run_rounds(build("fedproto", distillation=0.0), 3), run_rounds(build("local"), 3)) == []
     assert differing_clients(run_rounds(build("fedproto"), 3), run_rounds(build("local"), 3)) == list(NETS)
 
@@ -131,7 +131,7 @@ def test_a_sample_whose_class_has_no_prototype_adds_nothing() -> None:
     assert torch.equal(target, torch.stack([torch.full((WIDTH,), 2.0), g[1], torch.ones(WIDTH)]))
 
 
-def test_only_the_classes_that_were_shown_are_sent() -> None:
+def test_only_the_classes_that_were_seen_are_sent() -> None:
     sent: dict[str, Any] = {}
     federation = run_rounds(build("fedproto", tau=4, split=split_of_classes(SKEWED), observe=sent.update), 1)
     for n, classes in SKEWED.items():
@@ -143,7 +143,7 @@ def test_only_the_classes_that_were_shown_are_sent() -> None:
     assert not federation.server.prototypes[2].any()
 
 
-def test_fresh_prototypes_are_means_over_all_own_samples_after_the_round() -> None:
+def test_fresh_prototypes_are_means_over_all_private_samples_after_the_round() -> None:
     sent: dict[str, Any] = {}
     federation = run_rounds(build("fedproto", prototypes="fresh", observe=sent.update), 1)
     for n, client in federation.clients.items():
@@ -154,7 +154,7 @@ def test_fresh_prototypes_are_means_over_all_own_samples_after_the_round() -> No
         assert torch.equal(sent[n].counts, client.private.label_counts.int())
 
 
-def test_prototypes_that_were_missed_are_those_of_the_last_exchange() -> None:
+def test_a_client_that_misses_an_exchange_keeps_the_last_prototypes() -> None:
     federation = run_rounds(build("fedproto"), 1)
     before = fingerprint(federation.clients["ben"].prototypes)
     federation.run_round(1, is_absent=lambda client, exchange: client == "ben")
@@ -190,13 +190,13 @@ def test_on_public_data_a_round_equals_autograd_of_the_written_loss(tau: int) ->
             g = {n: model.features(x) for n, model in models.items()}
             for n in models:
                 others = torch.stack([g[m].detach() for m in models if m != n]).mean(0)
-                optimizers[n].zero_grad()  # the last layer has no gradient at all, so that Adam leaves it alone
+                optimizers[n].zero_grad()  # the last layer has no gradient at all, so Adam does not change it
                 (2.0 * F.mse_loss(g[n], others)).backward()
                 optimizers[n].step()
     assert_same_weights(federation, models)
 
 
-def test_the_last_layer_takes_no_step_on_public_data() -> None:
+def test_the_last_layer_does_not_change_on_public_data() -> None:
     client = build("fedproto-public", tau=1).clients["anna"]
     round_ = client.round(0)
     features = next(round_).values
@@ -207,7 +207,7 @@ def test_the_last_layer_takes_no_step_on_public_data() -> None:
     assert {name.partition(".")[0] for name in after if not torch.equal(after[name], before[name])} == {"body"}
 
 
-def test_on_public_data_without_its_term_it_is_lonely_training() -> None:
+def test_on_public_data_without_its_term_it_is_local_only_training() -> None:
     assert (
         differing_clients(run_rounds(build("fedproto-public", distillation=0.0), 3), run_rounds(build("local"), 3))
         == []
@@ -219,7 +219,7 @@ def test_features_of_the_public_batch_cross_in_every_iteration() -> None:
     assert set(federation.wire.up_bytes.values()) == set(federation.wire.down_bytes.values()) == {6 * 4 * BATCH * WIDTH}
 
 
-# what they say about themselves, and whom they refuse
+# declarations and refusals
 
 
 def test_what_they_reveal() -> None:
@@ -241,14 +241,14 @@ def test_different_feature_widths_are_refused_before_training(method: str, tmp_p
 
 @pytest.mark.parametrize("method", ["fedproto", "fedproto-public"])
 @pytest.mark.parametrize("net", [mlp, conv_batch_norm])
-def test_a_model_that_shows_no_features_is_refused_before_training(method: str, net: Any) -> None:
-    with pytest.raises(NotApplicableError, match="Sequential shows no features"):
+def test_a_model_without_features_is_refused_before_training(method: str, net: Any) -> None:
+    with pytest.raises(NotApplicableError, match="Sequential has no features"):
         build_federation(method, nets={"anna": with_features, "ben": net})
 
 
 @pytest.mark.parametrize("method", ["fedproto", "fedproto-public"])
 def test_it_learns_digits(method: str, tmp_path: Path) -> None:
-    """Between different models of one width; docs/methods say why neither beats lonely training here."""
+    """Between different models of one width; docs/methods explain why neither beats local-only training here."""
     run = fedal.run(fedal.Config(method=method, clients=3, iterations=60), tmp_path / "run")
     assert run.final["test_accuracy"] > 0.4
     per_iteration = 4 * 32 * 64

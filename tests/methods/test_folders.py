@@ -1,4 +1,4 @@
-"""The folder of a method says the most revealing thing that it sends."""
+"""A method is in the folder of the most revealing thing that it sends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedal import methods
 from fedal.messages import ClassOutputs, Leak, Message, Outputs, PrivateAnswers, PublicFeatures, Weights
 from fedal.methods.method import Method
 
-FOLDERS = {  # folder -> what its methods may reveal besides all that is listed before it
+FOLDERS = {  # folder -> what its methods may reveal in addition to everything listed before
     "outputs": Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS,
     "features": Leak.FEATURE_GEOMETRY | Leak.PUBLIC_FEATURES,
     "statistics": Leak.CLASS_FEATURES | Leak.CLASS_OUTPUTS | Leak.LABEL_COUNTS | Leak.CLASS_INPUTS,
@@ -22,7 +22,7 @@ FOLDERS = {  # folder -> what its methods may reveal besides all that is listed 
 
 
 def folder_of(method: Method) -> str:
-    """Where a method belongs: in the last folder that it reveals anything of."""
+    """The folder of a method: the last one whose leaks it has any of."""
     return [folder for folder, leak in FOLDERS.items() if leak & method.reveals or folder == "outputs"][-1]
 
 
@@ -31,7 +31,7 @@ def keeps_the_promise(method: Method, module: str) -> bool:
 
 
 @pytest.mark.parametrize("name", list(methods.MODULES))
-def test_every_method_lies_where_what_it_reveals_belongs(name: str) -> None:
+def test_every_method_is_in_the_folder_of_what_it_reveals(name: str) -> None:
     assert keeps_the_promise(methods.get(name), methods.MODULES[name])
 
 

@@ -1,4 +1,4 @@
-"""FedAvg, FedDF and FedDF-AL: averaging inside an architecture, and what remains of it without equal members."""
+"""FedAvg, FedDF and FedDF-AL: averaging within an architecture, and their limits with groups of one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL_DIFFERENT = {client: NETS[client] for client in ("anna", "ben", "cleo")}
 ALL_EQUAL = {"anna": mlp, "ben": mlp, "cleo": mlp}
 
 
-def test_an_average_weighs_members_and_takes_counters_from_the_largest() -> None:
+def test_an_average_weights_members_and_takes_counters_from_the_largest() -> None:
     a = {"w": torch.tensor([1.0, 2.0]), "batches": torch.tensor(3)}
     b = {"w": torch.tensor([4.0, 8.0]), "batches": torch.tensor(7)}
     average = average_weights([a, b], [1, 2])
@@ -59,7 +59,7 @@ def test_members_of_a_group_end_every_round_with_the_same_weights(method: str) -
     assert all(same_bits(first, other) for other in others)
 
 
-def test_averaging_changes_the_members_and_leaves_the_others_alone() -> None:
+def test_averaging_changes_only_the_members() -> None:
     with_groups, without = run_rounds(build_federation("feddf"), 2), run_rounds(build_federation("fedmd"), 2)
     assert {"ben", "dora"} <= set(differing_clients(with_groups, without))
     weights = {client: logic.learner.state_dict()["model"] for client, logic in with_groups.clients.items()}
@@ -69,16 +69,16 @@ def test_averaging_changes_the_members_and_leaves_the_others_alone() -> None:
 
 def test_fedavg_equals_a_plain_loop_of_local_steps_and_weighted_means() -> None:
     federation = build_federation("fedavg", nets=ALL_EQUAL, tau=2, dtype=torch.float64)
-    lonely = build_federation("local", nets=ALL_EQUAL, tau=2, dtype=torch.float64)
-    start = next(iter(lonely.clients.values())).learner.weights()  # type: ignore[attr-defined]
-    for logic in lonely.clients.values():
+    local = build_federation("local", nets=ALL_EQUAL, tau=2, dtype=torch.float64)
+    start = next(iter(local.clients.values())).learner.weights()  # type: ignore[attr-defined]
+    for logic in local.clients.values():
         logic.learner.load_weights(start)  # type: ignore[attr-defined]
     for t in range(3):
-        lonely.run_round(t)
-        sizes = [len(logic.private) for logic in lonely.clients.values()]
-        members = [logic.learner.weights() for logic in lonely.clients.values()]  # type: ignore[attr-defined]
+        local.run_round(t)
+        sizes = [len(logic.private) for logic in local.clients.values()]
+        members = [logic.learner.weights() for logic in local.clients.values()]  # type: ignore[attr-defined]
         mean = {name: sum(m[name] * n for m, n in zip(members, sizes, strict=True)) / sum(sizes) for name in start}
-        for logic in lonely.clients.values():
+        for logic in local.clients.values():
             logic.learner.load_weights(mean)  # type: ignore[attr-defined]
             logic.learner.reset_optimizer()  # type: ignore[attr-defined]
     run_rounds(federation, 3)
@@ -117,7 +117,7 @@ def test_parameter_sharing_is_not_black_box_and_fedavg_refuses_different_archite
     assert not (tmp_path / "run").exists()
 
 
-def test_the_server_of_feddf_moves_an_average_towards_the_ensemble_of_all_uploads() -> None:
+def test_the_feddf_server_distils_the_ensemble_of_all_uploads_into_an_average() -> None:
     federation = build_federation("fedmd", nets=ALL_EQUAL)
     public = federation.server.public
     assert public is not None
@@ -136,7 +136,7 @@ def test_the_server_of_feddf_moves_an_average_towards_the_ensemble_of_all_upload
         architectures=dict.fromkeys(ALL_EQUAL, "mlp"),
     )
     server, clients = feddf.FedDFServer(setup), list(ALL_EQUAL)
-    up = {client: Weights(teacher(client).weights(), 10) for client in clients}  # unlike: their average is no ensemble
+    up = {client: Weights(teacher(client).weights(), 10) for client in clients}  # different weights
     averages = server.average_of_each(clients, up)
     distilled = server._distilled(0, clients, up, averages)
 

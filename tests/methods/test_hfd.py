@@ -1,4 +1,4 @@
-"""HFD: mean inputs once, then outputs on them; labels that nobody else has never count."""
+"""HFD: mean inputs once, then outputs on them; labels that no other client has never count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from splits import (
 )
 
 MLPS = {"anna": mlp, "ben": mlp, "cleo": mlp}
-SKEWED = {"anna": (0, 1), "ben": (1,), "cleo": (0, 1)}  # class 2 is nobody's
+SKEWED = {"anna": (0, 1), "ben": (1,), "cleo": (0, 1)}  # no client has class 2
 LR, INPUTS = 0.01, 16
 
 
@@ -45,19 +45,19 @@ def mean_inputs(federation: Federation, client: str) -> dict[int, Tensor]:
 # the exchange of mean inputs
 
 
-def test_with_two_clients_the_mean_inputs_of_the_others_are_the_other_clients() -> None:
-    said: list[dict[str, Any]] = []
+def test_with_two_clients_each_receives_the_mean_inputs_of_the_other() -> None:
+    sent: list[dict[str, Any]] = []
     federation = run_rounds(
-        build(nets={"anna": mlp, "ben": conv_batch_norm}, observe=lambda up: said.append(dict(up))), 1
+        build(nets={"anna": mlp, "ben": conv_batch_norm}, observe=lambda up: sent.append(dict(up))), 1
     )  # fmt: skip
     for one, other in [("anna", "ben"), ("ben", "anna")]:
         received = federation.clients[one]._inputs["of_others"]
-        assert torch.equal(received.flatten(1), said[0][other].values)
+        assert torch.equal(received.flatten(1), sent[0][other].values)
         for label, expected in mean_inputs(federation, other).items():
             torch.testing.assert_close(received[label], expected, rtol=0, atol=1e-6)
 
 
-def test_mean_inputs_are_over_those_who_have_the_class() -> None:
+def test_mean_inputs_are_over_the_clients_that_have_the_class() -> None:
     federation = run_rounds(build(split=split_of_classes({"anna": (0, 1), "ben": (1, 2), "cleo": (1,)})), 1)
     own = {n: mean_inputs(federation, n) for n in MLPS}
     anna = federation.clients["anna"]._inputs
@@ -66,9 +66,9 @@ def test_mean_inputs_are_over_those_who_have_the_class() -> None:
     torch.testing.assert_close(anna["of_others"][1], (own["ben"][1] + own["cleo"][1]) / 2, rtol=0, atol=1e-6)
     torch.testing.assert_close(anna["of_others"][2], own["ben"][2], rtol=0, atol=1e-6)
     torch.testing.assert_close(anna["of_all"][0], own["anna"][0], rtol=0, atol=1e-6)
-    everybody = torch.stack([own[n][1] for n in MLPS]).mean(0)
+    of_all = torch.stack([own[n][1] for n in MLPS]).mean(0)
     for n in MLPS:
-        torch.testing.assert_close(federation.clients[n]._inputs["of_all"][1], everybody, rtol=0, atol=1e-6)
+        torch.testing.assert_close(federation.clients[n]._inputs["of_all"][1], of_all, rtol=0, atol=1e-6)
 
 
 def test_inputs_cross_once_and_outputs_in_every_round() -> None:
@@ -90,10 +90,10 @@ def test_a_client_that_missed_the_first_round_joins_later() -> None:
     assert kinds[2] == {"anna": "MeanInputOutputs", "ben": "ClassInputs", "cleo": "MeanInputOutputs"}
     assert set(kinds[3].values()) == {"MeanInputOutputs"}
     assert federation.clients["ben"]._inputs["others"].tolist() == [2, 2, 2]
-    assert federation.clients["anna"]._inputs["others"].tolist() == [1, 1, 1]  # as it was when it asked
+    assert federation.clients["anna"]._inputs["others"].tolist() == [1, 1, 1]  # as at the time of its request
 
 
-def test_a_class_that_only_a_late_client_has_is_no_answer_of_those_who_do_not_know_it() -> None:
+def test_outputs_on_a_late_clients_class_exclude_clients_without_its_mean_input() -> None:
     federation = build(split=split_of_classes({"anna": (0, 1), "ben": (2,), "cleo": (0, 1)}))
     federation.run_round(0, is_absent=lambda client, exchange: client == "ben")
     received: dict[str, Tensor] = {}
@@ -101,7 +101,7 @@ def test_a_class_that_only_a_late_client_has_is_no_answer_of_those_who_do_not_kn
     federation.wire.down = lambda n, message: received.update({n: message.values}) or original(n, message)  # type: ignore[method-assign]
     run_rounds(federation, range(1, 3))
     assert received["ben"].sum(-1).tolist() == pytest.approx([1, 1, 0])
-    assert received["anna"].sum(-1).tolist() == pytest.approx([1, 1, 1])  # of ben alone in the last row
+    assert received["anna"].sum(-1).tolist() == pytest.approx([1, 1, 1])  # only from ben in the last row
 
 
 # the loss
@@ -129,7 +129,7 @@ def test_a_round_equals_autograd_of_the_written_loss(joint: bool, classes: dict[
         found = {label: [own[m][label] for m in clients if label in own[m]] for label in range(CLASSES)}
         return {label: torch.stack(rows).mean(0) for label, rows in found.items() if rows}
 
-    everybody, others = mean_over(list(MLPS)), {n: mean_over([m for m in MLPS if m != n]) for n in MLPS}
+    of_all, others = mean_over(list(MLPS)), {n: mean_over([m for m in MLPS if m != n]) for n in MLPS}
     teachers: dict[str, dict[int, Tensor]] = {}
 
     def shared_loss(n: str) -> Tensor:
@@ -149,12 +149,12 @@ def test_a_round_equals_autograd_of_the_written_loss(joint: bool, classes: dict[
                 x, y = federation.clients[n].private.batch(t, i)
                 loss = F.cross_entropy(model(x), y)
                 descend(n, loss + shared_loss(n) if joint and teachers else loss)
-        said = {
-            n: {label: torch.softmax(model(x[None])[0], -1).detach() for label, x in everybody.items()}
+        sent = {
+            n: {label: torch.softmax(model(x[None])[0], -1).detach() for label, x in of_all.items()}
             for n, model in models.items()
         }
         for n in MLPS:
-            teachers[n] = {k: torch.stack([said[m][k] for m in MLPS if m != n]).mean(0) for k in everybody}
+            teachers[n] = {k: torch.stack([sent[m][k] for m in MLPS if m != n]).mean(0) for k in of_all}
         for n in MLPS:
             for _ in range(0 if joint else steps):
                 descend(n, shared_loss(n))
@@ -163,7 +163,7 @@ def test_a_round_equals_autograd_of_the_written_loss(joint: bool, classes: dict[
             torch.testing.assert_close(value, model.state_dict()[name], rtol=0, atol=1e-12)
 
 
-def test_mean_inputs_do_not_move_the_running_averages_of_batch_norm() -> None:
+def test_mean_inputs_do_not_change_the_running_averages_of_batch_norm() -> None:
     nets = {"anna": conv_batch_norm, "ben": conv_batch_norm}
     for joint in (False, True):
         federation = run_rounds(build(nets=nets, tau=2, joint=joint), 3)
@@ -176,16 +176,16 @@ def test_mean_inputs_do_not_move_the_running_averages_of_batch_norm() -> None:
 def test_few_mean_inputs_share_their_batch_statistics_with_private_samples(
     net: Any, notices: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three blurred images alone are poor statistics; a model without BatchNorm does not notice the company."""
+    """Three blurred images make poor batch statistics; without BatchNorm the extra samples have no effect."""
     weights = []
     for few in (0, 8):
-        monkeypatch.setattr(hfd, "FEW", few)
+        monkeypatch.setattr(hfd, "MIN_BATCH", few)
         clients = run_rounds(build(nets={"anna": net, "ben": net}, dtype=torch.float64), 2).clients.values()
         weights.append(torch.cat([part.flatten() for logic in clients for part in logic.learner.weights().values()]))
     assert torch.allclose(*weights, rtol=0, atol=1e-12) != notices
 
 
-def test_nobody_else_to_learn_from_is_lonely_training() -> None:
+def test_without_other_clients_it_is_local_only_training() -> None:
     settings = dict(nets={"anna": mlp, "ben": mlp}, tau=2)
     for joint in (False, True):
         federation = build(**settings, joint=joint)
@@ -213,7 +213,7 @@ def test_what_it_reveals_and_needs() -> None:
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_on_digits_it_beats_lonely_training_by_far(joint: bool, tmp_path: Path) -> None:
+def test_on_digits_it_beats_local_only_training_by_far(joint: bool, tmp_path: Path) -> None:
     settings = dict(clients=4, iterations=60, models="same", eval_every=60)
     alone = fedal.run(fedal.Config(method="local", **settings), tmp_path / "local")
     run = fedal.run(fedal.Config(method="hfd", **settings, options={"joint": joint}), tmp_path / "hfd")

@@ -1,4 +1,4 @@
-"""The table of methods in the documents is the one that the declarations give."""
+"""The table of methods in the docs is the one computed from the declarations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "methods"
 BEGIN, END = "<!-- table: checked by tests/methods/test_method_table.py -->\n", "<!-- end of table -->"
 
 
-def test_the_documents_hold_the_table_that_the_declarations_give() -> None:
+def test_the_docs_contain_the_table_computed_from_the_declarations() -> None:
     page = (DOCS / "README.md").read_text(encoding="utf-8")
     held = page.partition(BEGIN)[2].partition(END)[0]
     assert held == as_markdown(), "update docs/methods/README.md: python -m fedal.methods.table"
@@ -30,7 +30,7 @@ def test_every_method_has_a_page_that_names_its_options(name: str) -> None:
     assert "Deviations" in page or name == "local"
 
 
-def test_every_row_is_filled_and_parameters_decide_who_is_a_black_box() -> None:
+def test_every_row_is_complete_and_only_parameters_prevent_black_box() -> None:
     table = {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in rows()}
     assert all(all(cells.values()) for cells in table.values())
     assert {name for name, cells in table.items() if cells["black-box"] == "no"} == {"fedavg", "feddf", "feddf-al"}

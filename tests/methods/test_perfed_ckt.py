@@ -42,27 +42,27 @@ def test_two_groups_on_a_line_are_found_from_every_start(first: int) -> None:
     assert torch.equal(nearest(LINE, means), labels)
 
 
-def test_a_start_from_before_keeps_the_names_of_the_groups() -> None:
+def test_starting_from_earlier_labels_keeps_the_cluster_indices() -> None:
     for before in ([0, 0, 1, 1, 0], [1, 1, 0, 0, 1], [1, -1, 0, -1, -1]):
         labels, _ = cluster_means(LINE, torch.tensor(before), 2, 0)
         assert labels[0] == before[0] and labels[2] == before[2]
 
 
-def test_one_group_is_everybody_and_as_many_groups_as_points_are_the_points() -> None:
+def test_one_cluster_holds_all_points_and_n_clusters_are_the_points() -> None:
     labels, means = cluster_means(LINE, UNKNOWN, 1, 3)
     assert not labels.any() and torch.equal(means[0], LINE.mean(0))
     labels, means = cluster_means(LINE, UNKNOWN, 5, 3)
     assert sorted(labels.tolist()) == [0, 1, 2, 3, 4] and torch.equal(means[labels], LINE)
 
 
-def test_more_groups_than_distinct_points_leave_some_without_members_and_none_undefined() -> None:
+def test_more_clusters_than_distinct_points_leave_some_empty_but_none_undefined() -> None:
     for points in (torch.ones(4, 3), torch.tensor([[0.0], [0.0], [1.0], [1.0]])):
         labels, means = cluster_means(points, torch.full((4,), -1), 3, 2)
         assert means.isfinite().all() and torch.equal(means[labels], points)
 
 
-def test_clustering_only_goes_down() -> None:
-    """No single point can be moved to a nearer mean, and the spread is below that of one group."""
+def test_clustering_only_lowers_the_variance() -> None:
+    """No point is closer to another mean, and the variance is below that of one cluster."""
     points = random(20, 7)
     labels, means = cluster_means(points, torch.full((20,), -1), 3, 0)
     assert torch.equal(nearest(points, means), labels)
@@ -103,7 +103,7 @@ def test_gradients_equal_autograd(shape: tuple[int, int], E: float) -> None:
 
 
 class MeanProbsServer(ServerLogic):
-    """FedMD's server, had it averaged probabilities."""
+    """FedMD's server with averaged probabilities."""
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
         reply: Replies | None = None
@@ -157,11 +157,11 @@ def server_of(names: Sequence[str], **options: Any) -> Any:
     return METHOD.server(setup)
 
 
-def ask(server: Any, t: int, said: dict[str, list[float]]) -> dict[str, Centroids]:
+def ask(server: Any, t: int, sent: dict[str, list[float]]) -> dict[str, Centroids]:
     round_ = server.round(t, ["a", "b", "c", "d"])
     next(round_)
     with pytest.raises(StopIteration) as stop:
-        round_.send({n: Outputs(torch.tensor([logits])) for n, logits in said.items()})
+        round_.send({n: Outputs(torch.tensor([logits])) for n, logits in sent.items()})
     replies: dict[str, Centroids] = stop.value.value
     return replies
 
@@ -169,7 +169,7 @@ def ask(server: Any, t: int, said: dict[str, list[float]]) -> dict[str, Centroid
 SAID = {"a": [0.0, 0.0], "b": [1.0, 0.0], "c": [9.0, 9.0], "d": [9.0, 8.0]}
 
 
-def test_all_centroids_go_to_everybody_whatever_the_order_of_arrival() -> None:
+def test_every_client_gets_all_centroids_whatever_the_order_of_arrival() -> None:
     replies = ask(server_of(SAID), 0, SAID)
     assert list(replies) == list(SAID)
     assert all(torch.equal(reply.values, replies["a"].values) for reply in replies.values())
@@ -178,24 +178,24 @@ def test_all_centroids_go_to_everybody_whatever_the_order_of_arrival() -> None:
     assert torch.equal(backwards["a"].values, replies["a"].values)
 
 
-def test_clusters_keep_their_place_from_batch_to_batch_and_through_a_restart() -> None:
+def test_clusters_keep_their_index_across_batches_and_restarts() -> None:
     server = server_of(SAID)
     first = ask(server, 0, SAID)["a"].values
-    moved = {n: [x + 100, y - 50] for n, (x, y) in SAID.items()}  # another batch: other numbers, the same groups
+    moved = {n: [x + 100, y - 50] for n, (x, y) in SAID.items()}  # another batch: other values, the same clusters
     restored = server_of(SAID)
     restored.load_state_dict(server.state_dict())
     for again in (server, restored):
         assert torch.equal(ask(again, 1, moved)["a"].values, first + torch.tensor([100.0, -50.0]))
 
 
-def test_absent_clients_give_nothing_and_keep_their_cluster() -> None:
+def test_absent_clients_contribute_nothing_and_keep_their_cluster() -> None:
     server = server_of(SAID)
     ask(server, 0, SAID)
     before = dict(server.cluster_of)
     replies = ask(server, 1, {n: SAID[n] for n in ("a", "b", "c")})
     assert list(replies) == ["a", "b", "c"] and server.cluster_of == before
     assert sorted(replies["a"].values[:, 0].tolist()) == [[0.5, 0.0], [9.0, 9.0]]
-    only = ask(server, 2, {"b": [1.0, 0.0]})["b"].values  # fewer speak than there are clusters
+    only = ask(server, 2, {"b": [1.0, 0.0]})["b"].values  # fewer clients respond than there are clusters
     assert only[:, 0].tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 
@@ -213,7 +213,7 @@ def test_more_clusters_than_clients_are_refused_before_training(tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
-def test_it_learns_digits_in_sixty_iterations_and_more_than_alone(tmp_path: Path) -> None:
+def test_it_learns_digits_in_sixty_iterations_better_than_local_only_training(tmp_path: Path) -> None:
     settings = {"clients": 4, "iterations": 60, "models": "mlp-small,cnn-small", "eval_every": 60}
     run = fedal.run(fedal.Config(method="perfed-ckt", **settings), tmp_path / "run")
     local = fedal.run(fedal.Config(method="local", **settings), tmp_path / "local")

@@ -30,12 +30,12 @@ UNCOMPRESSED = dict(cfd.METHOD.paper_options) | {"tau": 2}
 Absent = Callable[[str, int], bool]
 
 
-def played(method: str, rounds: int = 3, **options: Any) -> Federation:
+def trained(method: str, rounds: int = 3, **options: Any) -> Federation:
     return run_rounds(build_federation(method, **options), rounds)
 
 
 def same_everywhere(a: Federation, b: Federation) -> bool:
-    """In the weights of every client and of the server."""
+    """Whether the weights of all clients and of the server are equal."""
     servers = [fingerprint(each.server.learner.state_dict()) for each in (a, b)]
     return differing_clients(a, b) == [] and servers[0] == servers[1]
 
@@ -44,7 +44,7 @@ def same_everywhere(a: Federation, b: Federation) -> bool:
 
 
 def naive_round(federation: Federation, models: dict[str, Any], steps: Any, t: int, tau: int, average: str) -> None:
-    """The algorithm boxes with autograd, on the same batches; 'server' is one of the models."""
+    """The papers' algorithms with autograd, on the same batches; 'server' is one of the models."""
     names = [n for n in models if n != "server"]
     for n in names:
         for i in range(tau):
@@ -64,7 +64,7 @@ def naive_round(federation: Federation, models: dict[str, Any], steps: Any, t: i
 
 
 @pytest.mark.parametrize(("method", "average"), [("mhat", "logits"), ("cfd", "probs")])
-def test_the_algorithm_written_down_with_autograd_gives_the_same_weights(method: str, average: str) -> None:
+def test_the_algorithm_written_with_autograd_gives_the_same_weights(method: str, average: str) -> None:
     nets = {"anna": mlp, "bob": mlp, "cleo": mlp}
     options = UNCOMPRESSED if method == "cfd" else {"tau": 2}
     federation = build_federation(method, nets=nets, dtype=torch.float64, **options)
@@ -89,25 +89,25 @@ def test_the_algorithm_written_down_with_autograd_gives_the_same_weights(method:
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 2.0}, {"server_steps": 3}, {"public_mode": "frozen"}])
 def test_mhat_is_cfd_at_32_bits_with_logit_averaging(options: dict[str, Any]) -> None:
-    plain = played("mhat", tau=2, **options)
-    coded = played("cfd", average="logits", **(UNCOMPRESSED | options))
+    plain = trained("mhat", tau=2, **options)
+    coded = trained("cfd", average="logits", **(UNCOMPRESSED | options))
     assert same_everywhere(plain, coded)
     assert plain.wire.state_dict() == coded.wire.state_dict()
 
 
-def test_averaging_probabilities_is_something_else() -> None:
-    logits, probs = played("mhat", tau=2), played("mhat", tau=2, average="probs")
+def test_averaging_probabilities_gives_different_weights() -> None:
+    logits, probs = trained("mhat", tau=2), trained("mhat", tau=2, average="probs")
     assert differing_clients(logits, probs) == list(NETS)
-    assert same_everywhere(probs, played("cfd", **UNCOMPRESSED))
+    assert same_everywhere(probs, trained("cfd", **UNCOMPRESSED))
 
 
 def test_one_bit_up_makes_the_target_a_vote(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[Tensor] = []
+    sent: list[Tensor] = []
     read: list[Tensor] = []
     write_as_ever, read_as_ever = cfd.CFDClient.write, cfd.CFDServer.read
 
     def write(self: Any, f: Tensor, ids: Any) -> Codes:
-        said.append(f)
+        sent.append(f)
         return write_as_ever(self, f, ids)
 
     def reads(self: Any, *arguments: Any) -> Tensor:
@@ -116,13 +116,13 @@ def test_one_bit_up_makes_the_target_a_vote(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(cfd.CFDClient, "write", write)
     monkeypatch.setattr(cfd.CFDServer, "read", reads)
-    played("cfd", rounds=6, tau=1)
-    assert len(said) == len(read) == 6 * len(NETS)
-    for f, labels in zip(said, read, strict=True):
+    trained("cfd", rounds=6, tau=1)
+    assert len(sent) == len(read) == 6 * len(NETS)
+    for f, labels in zip(sent, read, strict=True):
         assert torch.equal(labels, F.one_hot(f.argmax(-1), CLASSES).float())
 
 
-def test_the_server_teaches_what_it_thinks_after_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_teaches_its_outputs_after_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     taught: list[Tensor] = []
     read_as_ever = cfd.CFDClient.read
 
@@ -131,7 +131,7 @@ def test_the_server_teaches_what_it_thinks_after_its_steps(monkeypatch: pytest.M
         return taught[-1]
 
     monkeypatch.setattr(cfd.CFDClient, "read", reads)
-    federation = played("cfd", rounds=1, tau=1, b_down=3)
+    federation = trained("cfd", rounds=1, tau=1, b_down=3)
     x = federation.server.public.batch(0, 0)
     f = federation.server.learner.logits(x, "frozen")
     expected = dequantise(quantise(torch.softmax(f, -1), 3), 3, f.dtype)
@@ -140,13 +140,13 @@ def test_the_server_teaches_what_it_thinks_after_its_steps(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("method", ["mhat", "cfd"])
 @pytest.mark.parametrize("options", [{"warmup": 6}, {"distillation": 0.0}])
-def test_clients_that_are_not_taught_train_alone_while_the_server_learns(method: str, options: dict[str, Any]) -> None:
+def test_during_warm_up_clients_train_alone_while_the_server_learns(method: str, options: dict[str, Any]) -> None:
     """`frozen`: passes on public data leave no trace in BatchNorm."""
-    untaught = played(method, tau=2, public_mode="frozen", **options)
-    assert differing_clients(untaught, played("local", tau=2)) == []
+    untaught = trained(method, tau=2, public_mode="frozen", **options)
+    assert differing_clients(untaught, trained("local", tau=2)) == []
     start = build_federation(method, tau=2).server.learner.state_dict()
     assert fingerprint(untaught.server.learner.state_dict()) != fingerprint(start)
-    assert differing_clients(run_rounds(untaught, range(3, 4)), played("local", rounds=4, tau=2)) == (
+    assert differing_clients(run_rounds(untaught, range(3, 4)), trained("local", rounds=4, tau=2)) == (
         list(NETS) if "warmup" in options else []
     )
 
@@ -155,9 +155,9 @@ def test_clients_that_are_not_taught_train_alone_while_the_server_learns(method:
 
 
 @pytest.mark.parametrize("bits", [1, 2, 8])
-def test_delta_coding_changes_bytes_and_no_bit_of_a_model(bits: int) -> None:
+def test_delta_coding_changes_the_traffic_but_no_bit_of_a_model(bits: int) -> None:
     options = {"tau": 2, "b_up": bits, "b_down": bits, "warmup": 0}
-    delta, plain = played("cfd", 10, delta=True, **options), played("cfd", 10, delta=False, **options)
+    delta, plain = trained("cfd", 10, delta=True, **options), trained("cfd", 10, delta=False, **options)
     assert same_everywhere(delta, plain)
     assert plain.wire.up_bytes == plain.wire.down_bytes
     for meter in (delta.wire.up_bytes, delta.wire.down_bytes):
@@ -168,15 +168,15 @@ def test_delta_coding_changes_bytes_and_no_bit_of_a_model(bits: int) -> None:
 
 ABSENCES: dict[str, Absent] = {
     "misses the first exchange": lambda n, exchange: n == "ben" and exchange == 0,
-    "is cut off after an upload": lambda n, exchange: n == "ben" and exchange == 1,
-    "misses the last answer": lambda n, exchange: n == "ben" and exchange == 2,
-    "two are cut off at different times": lambda n, exchange: {"ben": 1, "dora": 2}.get(n) == exchange,
+    "is disconnected after an upload": lambda n, exchange: n == "ben" and exchange == 1,
+    "misses the last reply": lambda n, exchange: n == "ben" and exchange == 2,
+    "two are disconnected at different times": lambda n, exchange: {"ben": 1, "dora": 2}.get(n) == exchange,
 }
 
 
 @pytest.mark.parametrize("absent", ABSENCES.values(), ids=ABSENCES)
-def test_a_client_that_missed_something_is_understood_when_it_returns(absent: Absent) -> None:
-    """Both ends would drift apart if one remembered codes that the other never got."""
+def test_a_client_that_missed_messages_is_decoded_correctly_when_it_returns(absent: Absent) -> None:
+    """The two ends would diverge if one kept codes that the other never received."""
 
     def with_absences(delta: bool) -> Federation:
         federation = build_federation("cfd", tau=2, delta=delta, warmup=0)
@@ -193,7 +193,7 @@ def test_a_client_that_missed_something_is_understood_when_it_returns(absent: Ab
 
 @pytest.mark.parametrize("method", ["mhat", "cfd"])
 def test_the_order_in_which_uploads_arrive_changes_no_bit(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = played(method, warmup=0)
+    expected = trained(method, warmup=0)
     server = {"mhat": mhat, "cfd": cfd}[method].METHOD.server
     original = server.round
 
@@ -208,7 +208,7 @@ def test_the_order_in_which_uploads_arrive_changes_no_bit(method: str, monkeypat
                 return stop.value
 
     monkeypatch.setattr(server, "round", receives_in_reverse)
-    assert same_everywhere(expected, played(method, warmup=0))
+    assert same_everywhere(expected, trained(method, warmup=0))
 
 
 # what is declared
@@ -228,7 +228,7 @@ def test_the_presets_are_those_of_the_authors_and_of_the_fedal_paper() -> None:
     assert (original.b_up, original.b_down, original.delta, original.average) == (1, 1, True, "probs")
     paper = fedal.Config(method="cfd", preset="paper").options
     assert (paper.b_up, paper.b_down, paper.delta, paper.average) == (32, 32, False, "probs")
-    assert (paper.server_steps, paper.warmup) == (1, 0), "nothing but the average differs from MHAT"
+    assert (paper.server_steps, paper.warmup) == (1, 0), "only the average differs from MHAT"
 
 
 @pytest.mark.parametrize(
@@ -270,9 +270,7 @@ def finals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, floa
 
 
 @pytest.mark.parametrize("method", ["mhat", "cfd"])
-def test_the_clients_do_better_than_alone_and_so_does_the_server(
-    method: str, finals: dict[str, dict[str, float]]
-) -> None:
+def test_clients_and_server_beat_local_only_training(method: str, finals: dict[str, dict[str, float]]) -> None:
     alone = finals["local"]["test_accuracy"]
     assert finals[method]["test_accuracy"] > alone + 0.03
     assert finals[method]["server_test_accuracy"] > alone + 0.03
@@ -293,6 +291,6 @@ def test_the_servers_model_is_the_largest_candidate_or_the_one_that_is_named(nam
     assert found == expected
 
 
-def test_the_servers_model_is_never_code_that_a_config_names() -> None:
+def test_a_config_cannot_name_code_as_the_servers_model() -> None:
     with pytest.raises(ConfigError, match=r"server_model = .*expected auto or a name of `fedal models`"):
         Config(method="cfd", server_model="somebody.elses:model")

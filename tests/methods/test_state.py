@@ -1,4 +1,4 @@
-"""What a method keeps between rounds is all in its state: a restored federation goes on with the same bits."""
+"""A method's state holds everything that it keeps between rounds: a restored federation continues bit for bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from splits import (
 METHODS = tuple(methods.MODULES)
 BEFORE, AFTER = 2, 2
 
-EPHEMERAL = {"observed"}  # numbers about the last round, made anew every round
+EPHEMERAL = {"observed"}  # metrics of the last round, replaced every round
 FUNCTIONS_OF_THE_STEP = {"private", "_public", "public"}  # streams; tests/test_seeding.py
 WITH_A_STATE_OF_ITS_OWN = {"learner"}
 
@@ -48,7 +48,7 @@ def through_a_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_restored_federation_goes_on_with_the_same_bits(method: str, tmp_path: Path) -> None:
+def test_a_restored_federation_continues_bit_for_bit(method: str, tmp_path: Path) -> None:
     uninterrupted = run_rounds(build(method), BEFORE)
     saved = through_a_file(state_of(uninterrupted), tmp_path)
     run_rounds(uninterrupted, range(BEFORE, BEFORE + AFTER))
@@ -69,13 +69,13 @@ def test_saving_and_restoring_changes_nothing(method: str, tmp_path: Path) -> No
 
 
 def attributes(logic: object) -> dict[str, Any]:
-    """The attributes of a logic that could hide something, as something that can be compared."""
+    """The attributes of a logic that could hide state, in comparable form."""
     skipped = EPHEMERAL | FUNCTIONS_OF_THE_STEP | WITH_A_STATE_OF_ITS_OWN
     return {name: seen(value) for name, value in vars(logic).items() if name not in skipped}
 
 
 def seen(value: Any, depth: int = 0) -> Any:
-    """Values down to tensors and numbers; objects that have a state are represented by it."""
+    """Values down to tensors and numbers; objects with a `state_dict` are represented by it."""
     if isinstance(value, torch.Tensor):
         return fingerprint(value)
     if isinstance(value, dict):
@@ -98,7 +98,7 @@ def logics(federation: Federation) -> dict[str, object]:
 
 
 def hidden_attributes(method: str | Method, folder: Path) -> list[str]:
-    """The attributes of clients and server that a round changes and a restore does not bring back."""
+    """The attributes of clients and server that a round changes and a restore does not restore."""
     federation = build(method)
     start = {who: attributes(logic) for who, logic in logics(federation).items()}
     run_rounds(federation, BEFORE)
@@ -114,12 +114,12 @@ def hidden_attributes(method: str | Method, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_method_keeps_anything_that_is_neither_config_nor_state(method: str, tmp_path: Path) -> None:
+def test_no_method_keeps_anything_besides_config_and_state(method: str, tmp_path: Path) -> None:
     assert hidden_attributes(method, tmp_path) == []
 
 
 class Counting(fedmd.FedMDClient):
-    """Remembers how often it was asked, and saves it only when told to."""
+    """Counts its rounds; only the subclass below saves the count."""
 
     def __init__(self, setup: Any) -> None:
         super().__init__(setup)
@@ -139,7 +139,7 @@ class Remembering(Counting):
 
 
 @pytest.mark.parametrize(("client", "hidden"), [(Counting, ["rounds"]), (Remembering, [])])
-def test_a_hidden_attribute_would_be_found(client: Any, hidden: list[str], tmp_path: Path) -> None:
+def test_a_hidden_attribute_is_found(client: Any, hidden: list[str], tmp_path: Path) -> None:
     md = fedmd.METHOD
     method = Method("hiding", "", md.options, client, md.server, up=md.up, down=md.down, needs=md.needs)
     found = hidden_attributes(method, tmp_path)
@@ -147,7 +147,7 @@ def test_a_hidden_attribute_would_be_found(client: Any, hidden: list[str], tmp_p
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_numbers_for_the_record_are_made_anew_every_round(method: str) -> None:
+def test_the_metrics_for_the_record_are_replaced_every_round(method: str) -> None:
     federation = run_rounds(build(method), 1)
     first = dict(federation.server.observed)
     federation.server.observed = {"stale": torch.zeros(())} if first else {}

@@ -81,7 +81,7 @@ def test_celeba_cnn_has_the_1152_features_of_leaf_at_84():
     assert n_parameters(model) == 27 * 32 + 3 * 9 * 32 * 32 + 4 * bn(32) + 1152 * 2 + 2
 
 
-def test_small_models_have_the_size_they_say():
+def test_small_models_have_the_documented_size():
     conv = 9 * 16 + 9 * 16 * 32
     rest = (32 * 2 * 2 * 64 + 64) + 650
     assert n_parameters(build("mlp-small", (64,), 10)) == 64 * 64 + 64 + 650
@@ -104,7 +104,7 @@ def test_small_models_have_the_size_they_say():
         ("celeba-cnn", 1152),
     ],
 )
-def test_features_have_the_promised_width(name, width):
+def test_features_have_the_declared_width(name, width):
     assert build(name, SHAPES[name], 10).feature_width == width
 
 
@@ -139,7 +139,7 @@ def test_no_model_draws_random_numbers_when_it_is_used(name):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_memory_layout_does_not_change_the_meaning_of_the_features(name):
+def test_the_memory_layout_does_not_change_the_features(name):
     torch.manual_seed(0)
     model = build(name, SHAPES[name], 10).eval()
     x = torch.randn(2, *SHAPES[name])
@@ -150,7 +150,7 @@ def test_the_memory_layout_does_not_change_the_meaning_of_the_features(name):
         )
 
 
-def test_lenet5_sees_28_as_32_with_a_frame_of_zeros():
+def test_lenet5_pads_28_to_32_with_zeros():
     torch.manual_seed(0)
     framed, plain = build("lenet5", (1, 28, 28), 10), build("lenet5", (1, 32, 32), 10)
     plain.load_state_dict(framed.state_dict())

@@ -1,4 +1,4 @@
-"""Own models as `package.module:factory`, and the check of what a model answers."""
+"""Custom models as `package.module:factory`, and the check of a model's output shape."""
 
 from __future__ import annotations
 
@@ -63,24 +63,24 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("factory", ["both", "swapped", "only_classes", "torch_style", "nothing", "Net", "Zoo.tiny"])
-def test_a_factory_gets_what_its_signature_names(nets, factory):
+def test_a_factory_gets_the_arguments_in_its_signature(nets, factory):
     model = build(f"{nets}:{factory}", (6,), 3)
     assert model(torch.zeros(2, 6)).shape == (2, 3)
 
 
-def test_a_partial_keeps_its_settings(nets):
+def test_a_partial_keeps_its_arguments(nets):
     assert build(f"{nets}:partial", (6,), 3)[0].out_features == 2
 
 
-def test_every_call_makes_a_new_model(nets):
+def test_every_call_creates_a_new_model(nets):
     assert build(f"{nets}:nothing", (6,), 3) is not build(f"{nets}:nothing", (6,), 3)
 
 
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("greedy", 'asks for "depth"'),
-        ("not_a_module", "gave str; expected a torch.nn.Module"),
+        ("greedy", 'requires "depth"'),
+        ("not_a_module", "returned str; expected a torch.nn.Module"),
         ("ready", "not a factory"),
         ("number", "expected a function or class, found int"),
         ("absent", "has no absent"),
@@ -116,7 +116,7 @@ def test_the_current_directory_is_searched_last_and_added_once(nets):
 
 
 class Counting(nn.Module):
-    """Changes a buffer at each call, even in evaluation mode."""
+    """Changes a buffer in every call, even in evaluation mode."""
 
     calls: torch.Tensor
 
@@ -131,7 +131,7 @@ class Counting(nn.Module):
         return self.norm(self.linear(x))
 
 
-def test_the_width_check_leaves_the_model_as_it_was():
+def test_the_width_check_does_not_change_the_model():
     model = Counting(3).train()
     model.norm.eval()  # a part that its owner froze
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -141,11 +141,11 @@ def test_the_width_check_leaves_the_model_as_it_was():
 
 
 def test_a_wrong_width_names_model_and_both_shapes():
-    with pytest.raises(ConfigError, match=r'"my:net" answered .* shape \(2, 9\); expected \(2, 10\)'):
+    with pytest.raises(ConfigError, match=r'"my:net" returned shape \(2, 9\) .*; expected \(2, 10\)'):
         check_output_width(nn.Linear(4, 9), (4,), 10, name="my:net")
 
 
-def test_an_output_that_is_no_batch_of_logits_is_refused():
+def test_an_output_that_is_not_a_batch_of_logits_is_refused():
     with pytest.raises(ConfigError, match=r'"Conv2d" .*\(2, 10, 8, 8\)'):
         check_output_width(nn.Conv2d(1, 10, 1), (1, 8, 8), 10)
     with pytest.raises(ConfigError, match="returned tuple"):

@@ -1,4 +1,4 @@
-"""The table of models: names, candidates, shapes, and what it costs to read it."""
+"""The table of models: names, candidates, shapes, and the cost of reading it."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def test_listing_the_models_does_not_import_torch():
         ("celeba", ("celeba-cnn",)),
     ],
 )
-def test_candidates_of_a_known_data_set(dataset, expected):
+def test_candidates_of_a_known_dataset(dataset, expected):
     assert Task(dataset, (3, 40, 30), 10).candidates == expected
 
 
-def test_candidates_of_own_data_follow_its_shape():
+def test_candidates_for_custom_data_follow_its_shape():
     assert Task("mine", (3, 40, 30), 10).candidates == suited_to((3, 40, 30)) == ("cnn-small", "cnn-small-bn")
     assert Task("mine", (12,), 10).candidates == suited_to((12,)) == ("mlp-small",)
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=lambda source: source.name)
-def test_the_models_of_a_data_set_exist_and_take_its_samples(source):
+def test_the_models_of_a_dataset_exist_and_take_its_samples(source):
     assert source.models
     assert all(MODELS[name].fits(source.sample_shape) for name in source.models)
 
@@ -57,12 +57,12 @@ def test_candidates_by_shape_take_that_shape(shape):
 @pytest.mark.parametrize(
     ("name", "nearest"), [("lenet", "lenet5"), ("LeNet5", "lenet5"), ("wrn-10-3", "wrn-10-"), ("resnet-18", "resnet18")]
 )
-def test_an_unknown_name_is_answered_with_the_nearest(name, nearest):
+def test_an_unknown_name_suggests_the_closest_one(name, nearest):
     with pytest.raises(ConfigError, match=f'"{name}".*Did you mean {nearest}.*fedal models'):
         build(name, (1, 28, 28), 10)
 
 
-def test_an_unknown_name_without_a_neighbour_gets_no_guess():
+def test_an_unknown_name_without_a_close_match_gets_no_suggestion():
     with pytest.raises(ConfigError, match="unknown model") as caught:
         build("transformer-xl", (1, 28, 28), 10)
     assert "Did you mean" not in str(caught.value)
@@ -71,11 +71,11 @@ def test_an_unknown_name_without_a_neighbour_gets_no_guess():
 @pytest.mark.parametrize(
     ("name", "shape"), [("lenet5", (1, 8, 8)), ("lenet5", (1, 28, 32)), ("resnet18", (64,)), ("celeba-cnn", (84, 84))]
 )
-def test_a_model_that_does_not_take_the_shape_says_which_do(name, shape):
+def test_a_model_that_does_not_take_the_shape_names_those_that_do(name, shape):
     with pytest.raises(ConfigError, match=f'"{name}" takes images.*mlp-small'):
         build(name, shape, 10)
 
 
-def test_import_paths_are_told_from_names():
+def test_import_paths_are_distinguished_from_names():
     assert is_import_path("my_pkg.nets:TinyCNN")
     assert not any(is_import_path(name) for name in MODELS)

@@ -147,8 +147,8 @@ def test_a_run_on_other_data_than_it_began_with_is_refused() -> None:
 @pytest.mark.parametrize(
     ("passes", "naming"),
     [
-        (8, 'client "frail", round 2, exchange 0: the gradient of cross_entropy is not finite'),
-        (10, 'round 2, exchange 0: Outputs.values from client "frail" holds numbers that are not finite'),
+        (8, 'client "frail", round 2, exchange 0: the gradient of cross_entropy has non-finite values'),
+        (10, 'round 2, exchange 0: Outputs.values from client "frail" contains non-finite values'),
     ],
 )
 def test_a_loss_that_is_not_finite_names_client_round_and_term_and_the_last_checkpoint_stands(

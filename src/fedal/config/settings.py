@@ -13,7 +13,7 @@ from fedal.config.mistakes import explain, unknown_names
 from fedal.config.presets import with_preset
 from fedal.data.partition import PARTITIONS
 from fedal.errors import ConfigError
-from fedal.facts import setting, told_to_sites, without_effect
+from fedal.facts import sent_to_sites, setting, without_effect
 from fedal.messages import NOT_BLACK_BOX, Leak, in_words
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
@@ -179,8 +179,8 @@ class Config(BaseModel):
 
     def for_sites(self) -> dict[str, Any]:
         """What the sites of a deployment are told, as JSON."""
-        told: dict[str, Any] = dict.fromkeys(told_to_sites(type(self)), True)
-        return self.model_dump(mode="json", include={**told, "options": set(told_to_sites(type(self.options)))})
+        told: dict[str, Any] = dict.fromkeys(sent_to_sites(type(self)), True)
+        return self.model_dump(mode="json", include={**told, "options": set(sent_to_sites(type(self.options)))})
 
     def deciding(self) -> dict[str, Any]:
         """The settings without those in which runs with the same result may differ."""

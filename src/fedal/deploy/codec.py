@@ -80,7 +80,7 @@ class Reader:
         self._kinds = {kind.__name__: kind for kind in declared}
         self._forms = {
             kind: {
-                name: _Form(tuple(lengths[axis] for axis in axes), kind.whole_numbers.get(name, NAMES[dtype]))
+                name: _Form(tuple(lengths[axis] for axis in axes), kind.integer_fields.get(name, NAMES[dtype]))
                 for name, axes in kind.layout.items()
             }
             for kind in self._kinds.values()

@@ -32,7 +32,7 @@ from fedal.deploy.plan import manifest
 from fedal.deploy.refusals import Code, Refused
 from fedal.engine.player import LocalPlayer
 from fedal.errors import ConfigError, DataError, FedalError
-from fedal.facts import told_to_sites
+from fedal.facts import sent_to_sites
 from fedal.learners.base import Learner
 from fedal.metrics import accuracy
 from fedal.models.custom import call_any_factory, load_factory
@@ -130,7 +130,7 @@ def checked_settings(text: str) -> Config:
     """The server's settings as a config of this site; refuses unknown keys and whatever names code."""
     try:
         values = json.loads(text)
-        unknown = sorted(set(values) - set(told_to_sites(Config)))
+        unknown = sorted(set(values) - set(sent_to_sites(Config)))
     except (ValueError, TypeError) as error:
         raise Refused(Code.SETTINGS, f"the server's settings cannot be read ({error}).") from None
     if unknown:
@@ -142,7 +142,7 @@ def checked_settings(text: str) -> Config:
         config = Config(**values)
     except FedalError as error:
         raise Refused(Code.SETTINGS, f"the server's settings do not fit this release: {error}") from None
-    if undue := sorted(config.options.model_fields_set - {*told_to_sites(type(config.options))}):
+    if undue := sorted(config.options.model_fields_set - {*sent_to_sites(type(config.options))}):
         raise Refused(Code.SETTINGS, f"the server sets {undue[0]!r}, which is this site's to decide.")
     return config
 

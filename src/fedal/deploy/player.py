@@ -10,7 +10,7 @@ from fedal.deploy.codec import Reader, encode
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.seats import Seat, Validate
 from fedal.engine.loop import Item, Result
-from fedal.engine.player import Said
+from fedal.engine.player import PlayerUploads
 from fedal.learners.base import State
 from fedal.messages import Message
 from fedal.wire import Wire
@@ -42,10 +42,10 @@ class SitePlayer:
     def _ask(self, question: pb.FromServer) -> None:
         self._seat.ask(question, (self.next_round.incarnation, self.next_round.round, self._exchange))
 
-    def take(self) -> Said | None:
+    def take(self) -> PlayerUploads | None:
         answer = self._seat.wait()
         if answer.message is not None:
-            return Said({self._seat.site: answer.message}, answer.batch)
+            return PlayerUploads({self._seat.site: answer.message}, answer.batch)
         self.metrics = dict(answer.done.metrics) if answer.done else {}
         return None
 

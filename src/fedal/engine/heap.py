@@ -1,7 +1,7 @@
-"""Gives memory back to the system that the allocator holds and nobody uses.
+"""Returns unused memory from the allocator to the system.
 
-What waiting clients keep lies everywhere in the heap, and glibc returns only what is free at its end: with a thousand
-clients the holes in between add up to more than a third of what is in use.
+The memory of waiting clients is scattered over the heap, and glibc returns only free memory at the heap's end. With a
+thousand clients, the holes in between add up to more than a third of the memory in use.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import sys
 import time
 from collections.abc import Callable
 
-EVERY_S = 2.0  # pages that are given back must be taken again: 3% of the time of 1,000 clients at this pace
+EVERY_S = 2.0  # returned pages must be faulted in again: 3% of the time of 1,000 clients at this interval
 
 
 class Heap:
-    """Trims the heap of this process now and then; without glibc, nothing happens."""
+    """Trims the heap of this process from time to time; does nothing without glibc."""
 
     def __init__(self) -> None:
         self._trim: Callable[[int], int] | None = None
@@ -24,7 +24,7 @@ class Heap:
         self._due = time.monotonic() + EVERY_S
 
     def tidy(self) -> None:
-        """Any thread may call this after its work; two at once do no harm."""
+        """Trims the heap if it is due. Any thread may call this after its work; concurrent calls are harmless."""
         now = time.monotonic()
         if self._trim is not None and now >= self._due:
             self._due = now + EVERY_S

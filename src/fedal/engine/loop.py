@@ -1,4 +1,4 @@
-"""The one round loop: joins the players and the server's coroutine over the wire."""
+"""The only round loop: connects the players and the server's coroutine over the wire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from fedal.engine.player import MissedExchange, Player, Said
+from fedal.engine.player import MissedExchange, Player, PlayerUploads
 from fedal.errors import FedalError, OutOfStepError, RunError
 from fedal.messages import Message
 from fedal.methods.server import Replies, ServerLogic, ServerRound, Uploads
@@ -22,9 +22,9 @@ Result = TypeVar("Result")
 
 
 class Workers(Protocol):
-    """Whatever applies a function to many clients at once and gives the results in order.
+    """Applies a function to many clients at once and returns the results in order.
 
-    `cost` says how long an item will probably take, for whoever can make use of it.
+    `cost` estimates how long an item takes; an implementation may use it for scheduling.
     """
 
     def map(
@@ -34,18 +34,18 @@ class Workers(Protocol):
 
 @dataclass
 class Watch:
-    """Whoever looks at the rounds, for the record. Both functions may be replaced between rounds."""
+    """Callbacks that observe the rounds, for the record. Both may be replaced between rounds."""
 
-    phase_done: Callable[[str, str], None] = lambda client, phase: None  # in the thread that works for the client
-    exchanged: Callable[[Uploads], None] = lambda uploads: None  # what the server is about to receive
+    phase_done: Callable[[str, str], None] = lambda client, phase: None  # called in the client's thread
+    exchanged: Callable[[Uploads], None] = lambda uploads: None  # called with the uploads, before the server gets them
 
 
 @dataclass(slots=True)
 class _Turn:
-    """One player in one round. Nothing said is the end of its round."""
+    """One player in one round. It has finished the round when `uploaded` is None."""
 
     player: Player
-    said: Said | None = None
+    uploaded: PlayerUploads | None = None
     missed: bool = False
 
     @property
@@ -54,7 +54,7 @@ class _Turn:
 
 
 class Federation:
-    """Players, server and wire of one run. The `roster` has the order of clients, whoever plays for them."""
+    """Players, server and wire of one run. The `roster` fixes the order of clients, whatever their players."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class Federation:
         self.players = sorted(players, key=lambda player: place[player.names[0]])
         self.server, self.wire, self.watch = server, wire, watch or Watch()
         self._workers = workers
-        self._seconds: dict[str, float] = {}  # what each player's last step took
+        self._seconds: dict[str, float] = {}  # duration of each player's last step
 
     def run_round(self, t: int, is_absent: IsAbsent | None = None) -> list[str]:
-        """Plays round t and gives the clients that took part to its end.
+        """Runs round t and returns the clients that completed it.
 
-        A client that misses an exchange is closed, keeps its weights, sits out the round and returns at the next.
+        A client that misses an exchange keeps its weights, sits out the rest of the round and returns in the next.
         """
         turns = [_Turn(player) for player in self.players]
         try:
@@ -86,13 +86,13 @@ class Federation:
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """All that must survive. A client's part is a function that is asked when it is saved, once: the states of
-        many clients are never all in memory."""
+        """The state to checkpoint. Each client's part is a function, called once when it is saved, so that the
+        states of many clients are never in memory together."""
         states = {name: state for player in self.players for name, state in player.states().items()}
         return {"wire": self.wire.state_dict(), "server": self.server.state_dict(), "clients": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back a saved state and keeps none of its tensors: they may be pages of a file."""
+        """Restores a saved state. Copies its tensors, which may be memory-mapped from a file."""
         self.wire.load_state_dict(state["wire"])
         self.server.load_state_dict(state["server"])
         for player in self.players:
@@ -130,7 +130,7 @@ class Federation:
         def take(turn: _Turn) -> None:
             began = time.perf_counter()
             try:
-                turn.said = turn.player.take()
+                turn.uploaded = turn.player.take()
             except MissedExchange:
                 turn.missed = True
             except Exception as error:
@@ -140,14 +140,14 @@ class Federation:
         self._workers.map(take, turns, cost=lambda turn: self._seconds.get(turn.player.names[0], 0.0))
 
     def _up(self, t: int, exchange: int, turns: list[_Turn]) -> dict[str, Message]:
-        """What the server receives, in roster order, whoever is stacked."""
+        """What the server receives, in roster order, whichever clients are stacked."""
         passed: dict[str, Message] = {}
         try:
             batch = self.server.expected_batch(t, exchange)
             for turn in turns:
-                assert turn.said is not None
-                for n, upload in turn.said.uploads.items():
-                    passed[n] = self.wire.up(n, upload, turn.said.batch, batch)
+                assert turn.uploaded is not None
+                for n, upload in turn.uploaded.uploads.items():
+                    passed[n] = self.wire.up(n, upload, turn.uploaded.batch, batch)
         except Exception as error:
             raise _with_location(f"round {t}, exchange {exchange}", error) from error
         return {n: passed[n] for n in self.roster if n in passed}
@@ -161,21 +161,21 @@ class Federation:
 
 
 def _drop_absent(turns: list[_Turn]) -> None:
-    """Closes those who miss this exchange and takes them out of the round; a stack goes as a whole."""
+    """Removes the players that miss this exchange from the round; a stack leaves as a whole."""
     for turn in [turn for turn in turns if turn.missed]:
         turn.player.forget()
         turns.remove(turn)
 
 
 def _with_location(where: str, error: Exception) -> FedalError:
-    """The error with its place in front: a mistake that explains itself keeps its kind, others become RunError."""
+    """The error prefixed with its location. A FedalError keeps its type; any other becomes a RunError."""
     if isinstance(error, FedalError):
         return type(error)(f"{where}: {error}")
     return RunError(f"{where}: {type(error).__name__}: {error}")
 
 
 def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -> tuple[bool, Replies | None]:
-    """Whether the server wants further uploads, and its replies to the last ones."""
+    """Whether the server expects further uploads, and its replies to the last ones."""
     try:
         replies: Any = next(server) if uploads is None else server.send(uploads)
         return True, replies
@@ -193,7 +193,7 @@ def _reply_to(client_id: str, replies: Replies | None) -> Message:
 
 def _refuse_out_of_step(turns: list[_Turn], expects_uploads: bool, t: int, exchange: int) -> None:
     for turn in turns:
-        if expects_uploads != (turn.said is not None):
+        if expects_uploads != (turn.uploaded is not None):
             does, why = ("ended", "expects more") if expects_uploads else ("still sends", "is done")
-            what = f"{does} after {exchange} exchanges, the server {why}."
+            what = f"{does} after {exchange} exchanges; the server {why}."
             raise OutOfStepError(f'round {t}: client "{turn.name}" {what}')

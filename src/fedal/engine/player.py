@@ -1,4 +1,4 @@
-"""A client as the round loop sees it, wherever it is: here, in a stack, in a Ray actor, at a site."""
+"""A client as the round loop sees it, wherever it runs: in this process, in a stack, in a Ray actor or at a site."""
 
 from __future__ import annotations
 
@@ -12,65 +12,66 @@ from fedal.methods.client import ClientLogic, ClientRound
 
 
 class MissedExchange(Exception):
-    """Raised by the player of a client that is out of reach: it sits out the rest of the round."""
+    """The client is unreachable and sits out the rest of the round. Raised by its player."""
 
 
-class Said(NamedTuple):
+class PlayerUploads(NamedTuple):
     """The uploads of a player's clients in one exchange, and the public batch that they are about."""
 
-    uploads: Mapping[str, object]  # client -> what it yielded: the wire says whether that may pass
+    uploads: Mapping[str, object]  # client -> what it yielded; the wire checks it
     batch: str | None = None
 
 
 class Player(Protocol):
-    """One client, or several that learn as one. The loop begins a round with all players, then takes and gives.
+    """One client, or several that learn as one.
 
-    All have been given their replies before the first is waited for, so that whoever is elsewhere works meanwhile.
+    The loop begins a round with all players, then takes uploads and gives replies.
+    All players get their replies before the loop waits for the first upload, so remote clients work in parallel.
     """
 
-    names: tuple[str, ...]  # the clients that it plays for
+    names: tuple[str, ...]  # the clients that it stands for
 
     def begin(self, t: int) -> None:
         """Starts round t. Does not wait."""
 
     def give(self, replies: Mapping[str, Message]) -> None:
-        """Hands over the replies to its clients. Does not wait."""
+        """Delivers the replies to its clients. Does not wait."""
 
-    def take(self) -> Said | None:
-        """Waits for the next uploads; None at the end of the round. Any thread may call. Raises MissedExchange."""
+    def take(self) -> PlayerUploads | None:
+        """Waits for the next uploads; returns None at the end of the round. Thread-safe. Raises MissedExchange."""
 
     def forget(self) -> None:
         """Leaves the round: the coroutine is never resumed, pending passes are dropped, the weights stay."""
 
     def states(self) -> dict[str, Callable[[], State]]:
-        """client -> what gives its state; nothing for a client that keeps its state itself."""
+        """client -> a function that returns its state; no entry for a client that keeps its state itself."""
 
     def load_states(self, states: Mapping[str, State]) -> None:
-        """Takes back what `states` gave, and keeps none of its tensors."""
+        """Restores what `states` returned. Copies its tensors."""
 
 
 PhaseDone = Callable[[str, str], None]
-"""Told when a client has ended a phase of its round."""
+"""Called with client and phase when a client has finished a phase of its round."""
 
 MakeClients = Callable[[tuple[str, ...], PhaseDone], Mapping[str, ClientLogic]]
-"""Names of clients -> their halves of the method. It must be possible to pickle it."""
+"""Names of clients -> their halves of the method. Must be picklable."""
 
 
 class PlayerLost(RunError):
-    """A process died, and what its clients had learned since the last checkpoint with it."""
+    """A process died, and what its clients learned since the last checkpoint is lost."""
 
 
 class RemotePlayer(Player, Protocol):
-    """A client in another process that is trusted: its learner can be asked from here."""
+    """A client in another, trusted process, whose learner can be called from here."""
 
     learner: Any
 
 
-class Elsewhere(Protocol):
-    """Other processes for the clients of a simulation."""
+class Cluster(Protocol):
+    """Other processes that run the clients of a simulation."""
 
     def place(self, names: tuple[str, ...], make: MakeClients, phase_done: PhaseDone) -> Sequence[RemotePlayer]:
-        """New players for the clients, in place of those of before, of whom some may be lost."""
+        """New players for the clients. They replace earlier ones, some of which may be lost."""
 
 
 class LocalPlayer:
@@ -86,20 +87,20 @@ class LocalPlayer:
         begun: Any = self.logic.round(t)
         if not isinstance(begun, Generator):
             kind = type(self.logic).__name__
-            raise TypeError(f"{kind}.round has no yield; one without exchanges ends in `yield from ()`")
+            raise TypeError(f"{kind}.round has no yield; end a round without exchanges with `yield from ()`")
         self._round, self._reply = begun, None
 
     def give(self, replies: Mapping[str, Message]) -> None:
         (self._reply,) = replies.values()
 
-    def take(self) -> Said | None:
+    def take(self) -> PlayerUploads | None:
         assert self._round is not None
         reply, self._reply = self._reply, None
         try:
             upload: Any = self._round.send(reply)
         except StopIteration:
             return None
-        return Said(self._uploads(upload), self.logic.spoken_about(upload))
+        return PlayerUploads(self._uploads(upload), self.logic.public_batch_of(upload))
 
     def forget(self) -> None:
         if self._round is not None:
@@ -120,7 +121,7 @@ class LocalPlayer:
 
 
 class StackPlayer(LocalPlayer):
-    """Clients that learn as one: their messages have a client axis in front, which nobody else sees."""
+    """Clients that learn as one. Their messages have a leading client axis, which no other code sees."""
 
     def __init__(self, logic: ClientLogic, members: Mapping[str, Learner]) -> None:
         super().__init__(logic)

@@ -1,8 +1,8 @@
-"""Clients in Ray actors, on one machine or a cluster: the same coroutines elsewhere, the same bits.
+"""Clients in Ray actors, on one machine or a cluster: the same coroutines, bit-identical results.
 
-An actor holds a group of clients for the whole run and works for one of them at a time, on one thread. This process
-keeps the loop, the server and the record; a player for each client passes on what the loop asks. Ray pickles what
-crosses, so the cluster must be trusted: it is for simulation, deployment has an engine of its own.
+An actor holds a group of clients for the whole run and works on one of them at a time, on one thread. This process
+keeps the loop, the server and the record; each client has a player here that forwards the loop's calls. Ray pickles
+all data that it transfers, so the cluster must be trusted. It is for simulation; deployment has its own engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedal.engine.player import LocalPlayer, MakeClients, PhaseDone, PlayerLost, Said
+from fedal.engine.player import LocalPlayer, MakeClients, PhaseDone, PlayerLost, PlayerUploads
 from fedal.errors import ConfigError, RunError
 from fedal.learners.base import Frozen, State
 from fedal.machine import available_cores
@@ -29,14 +29,14 @@ CONNECT_S = 10.0
 
 @dataclass(frozen=True)
 class Step:
-    """How far a client came: what it said (None at the end of its round) and the phases that it finished on the way."""
+    """One step of a client: its uploads (None at the end of its round) and the phases that it finished."""
 
-    said: Said | None
+    uploaded: PlayerUploads | None
     phases: tuple[str, ...]
 
 
 class ClientGroup:
-    """Lives in an actor and owns its clients."""
+    """The clients that one actor owns."""
 
     def __init__(self, make: MakeClients, names: tuple[str, ...]) -> None:
         torch.set_num_threads(1)  # before the first operator, as the threads engine does
@@ -74,49 +74,49 @@ class ClientGroup:
         self._players[client].load_states({client: state})
 
 
-Ask = Callable[..., Callable[[], Any]]
-"""(verb, arguments) -> what waits for the answer of the client's actor."""
+Call = Callable[..., Callable[[], Any]]
+"""(method, arguments) -> a function that waits for the result from the client's actor."""
 
 
 class RayPlayer:
     """A client in an actor."""
 
-    def __init__(self, name: str, ask: Ask, phase_done: PhaseDone) -> None:
+    def __init__(self, name: str, call: Call, phase_done: PhaseDone) -> None:
         self.names: tuple[str, ...] = (name,)
-        self._name, self._ask, self._phase_done = name, ask, phase_done
-        self.learner = RayLearner(ask)
+        self._name, self._call, self._phase_done = name, call, phase_done
+        self.learner = RayLearner(call)
         self._answer: Callable[[], Step] | None = None
 
     def begin(self, t: int) -> None:
-        self._answer = self._ask("begin", t)
+        self._answer = self._call("begin", t)
 
     def give(self, replies: Mapping[str, Message]) -> None:
-        self._answer = self._ask("give", replies)
+        self._answer = self._call("give", replies)
 
-    def take(self) -> Said | None:
+    def take(self) -> PlayerUploads | None:
         assert self._answer is not None
         step = self._answer()
         for phase in step.phases:
             with self.learner.as_of(phase):
                 self._phase_done(self._name, phase)
-        return step.said
+        return step.uploaded
 
     def forget(self) -> None:
-        with suppress(PlayerLost):  # whoever is gone has nothing to forget
-            self._ask("forget")()
+        with suppress(PlayerLost):  # a lost client has nothing to forget
+            self._call("forget")()
 
     def states(self) -> dict[str, Callable[[], State]]:
-        return {self._name: lambda: self._ask("state")()}
+        return {self._name: lambda: self._call("state")()}
 
     def load_states(self, states: Mapping[str, State]) -> None:
-        self._ask("load_state", states[self._name])()
+        self._call("load_state", states[self._name])()
 
 
 class RayLearner:
-    """What is asked of a learner from outside of a round. While a phase is reported it is the model of that moment."""
+    """The part of a learner used outside a round. While a phase is reported, it uses the model of that phase."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, call: Call) -> None:
+        self._call = call
         self._phase: str | None = None
 
     @contextmanager
@@ -128,14 +128,14 @@ class RayLearner:
             self._phase = None
 
     def predict(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self._ask("predict", x, self._phase)())
+        return cast(Tensor, self._call("predict", x, self._phase)())
 
     def state_dict(self) -> State:
-        return cast(State, self._ask("state")()["learner"])
+        return cast(State, self._call("state")()["learner"])
 
 
 class RayCluster:
-    """A connection to Ray, and the actors of the present run."""
+    """A connection to Ray, and the actors of the current run."""
 
     def __init__(self, ray: Any, workers: int) -> None:
         self._ray = ray
@@ -143,13 +143,13 @@ class RayCluster:
         self.groups: list[Any] = []
 
     def place(self, names: tuple[str, ...], make: MakeClients, phase_done: PhaseDone) -> list[RayPlayer]:
-        """New actors for the clients, dealt out in turn, in place of those of before."""
+        """New actors, with the clients distributed round-robin. They replace earlier actors."""
         self.release()
         count = min(self.workers, len(names))
         actor, shared = self._ray.remote(num_cpus=1, max_restarts=0)(ClientGroup), self._ray.put(make)
         self.groups = [actor.remote(shared, names[number::count]) for number in range(count)]
         return [
-            RayPlayer(name, self._asks(self.groups[index % count], name), phase_done)
+            RayPlayer(name, self._caller(self.groups[index % count], name), phase_done)
             for index, name in enumerate(names)
         ]
 
@@ -158,50 +158,50 @@ class RayCluster:
             self._ray.kill(group)
         self.groups = []
 
-    def _asks(self, group: Any, client: str) -> Ask:
+    def _caller(self, group: Any, client: str) -> Call:
         from ray.exceptions import RayActorError, RayTaskError
 
-        def ask(verb: str, *arguments: Any) -> Callable[[], Any]:
-            asked = getattr(group, verb).remote(client, *arguments)
-            return lambda: answer(asked)
+        def call(method: str, *arguments: Any) -> Callable[[], Any]:
+            pending = getattr(group, method).remote(client, *arguments)
+            return lambda: result(pending)
 
-        def answer(asked: Any) -> Any:
+        def result(pending: Any) -> Any:
             try:
-                return self._ray.get(asked)
+                return self._ray.get(pending)
             except RayTaskError as error:
-                raise error.cause from None  # as if it had happened here
+                raise error.cause from None  # as if it had been raised here
             except RayActorError as error:
                 if error.actor_init_failed:
-                    raise RunError(f'client "{client}" could not be made in its actor: {_last_line(error)}') from None
+                    raise RunError(f'the actor could not create client "{client}": {_last_line(error)}') from None
                 raise PlayerLost(f'the actor of client "{client}" died ({str(error).splitlines()[0]})') from None
 
-        return ask
+        return call
 
 
 def _refuse_unreachable(address: str | None) -> None:
-    """Ray itself would wait for minutes."""
+    """Raises ConfigError if nothing listens at the address: Ray itself would wait for minutes."""
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     if not port.isdigit():
         return
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
     except OSError as error:
-        raise ConfigError(f"ray_address = {address}: nobody answers there ({error}). Is the cluster up?") from None
+        raise ConfigError(f"ray_address = {address}: no answer ({error}). Check that the cluster is up.") from None
 
 
 def _last_line(error: Exception) -> str:
-    """Of a remote traceback: what was raised."""
+    """The exception at the end of a remote traceback."""
     return str(error).strip().splitlines()[-1].strip()
 
 
 @contextmanager
 def ray_cluster(address: str | None, workers: int) -> Iterator[RayCluster]:
-    """Ray at `address`; without one, a Ray of its own on this machine that listens on loopback only.
+    """Connects to Ray at `address`; without one, starts a local Ray that listens on loopback only.
 
-    A Ray that this process has already started is used as it is.
+    A Ray that this process has already started is used unchanged.
     """
     if address is None:
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray's word for: loopback addresses only
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray's setting for loopback addresses only
     try:
         import ray
     except ImportError:

@@ -1,7 +1,7 @@
-"""Clients side by side on a thread pool, one intra-op thread each: torch releases the GIL.
+"""Clients in parallel on a thread pool, one intra-op thread each: torch releases the GIL.
 
-Which thread works for which client cannot matter: a client's numbers depend on its own state and messages only, and
-every operator runs on one thread.
+The assignment of threads to clients does not affect results: a client's numbers depend only on its own state and
+messages, and every operator runs on one thread.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fedal.engine.heap import Heap
 from fedal.engine.loop import Item, Result
 from fedal.machine import available_cores
 
-TRIM_FROM = 32  # items of which so many keep something that the holes between are worth giving back
+TRIM_FROM = 32  # with this many items or more, heap fragmentation is worth trimming
 
 
 class ThreadWorkers:
-    """Applies a function to many clients at once and gives the results in order."""
+    """Applies a function to many clients at once and returns the results in order."""
 
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(workers, "fedal", initializer=torch.set_num_threads, initargs=(1,))
@@ -29,16 +29,16 @@ class ThreadWorkers:
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], cost: Callable[[Item], float] | None = None
     ) -> list[Result]:
-        """All are finished before an error of the first that failed is raised: nobody is left running.
+        """The results in the order of the items. If any fail, all finish before the first error is raised.
 
-        The longest start first, so that all threads end together; the order of the results is that of the items.
+        The items with the highest cost start first, so that all threads finish at about the same time.
         """
         items = list(items)
-        crowded = len(items) >= TRIM_FROM
+        trims = len(items) >= TRIM_FROM
 
         def work(item: Item) -> Result:
             result = function(item)
-            if crowded:
+            if trims:
                 self._heap.tidy()
             return result
 
@@ -47,7 +47,7 @@ class ThreadWorkers:
         futures = [submitted[index] for index in range(len(items))]
         try:
             wait(futures)
-        except BaseException:  # an interrupt: those who have begun come to their end
+        except BaseException:  # an interrupt: running items finish, the others are cancelled
             for future in futures:
                 future.cancel()
             wait(futures)
@@ -57,7 +57,7 @@ class ThreadWorkers:
 
 @contextmanager
 def thread_workers(workers: int) -> Iterator[ThreadWorkers]:
-    """A pool of `workers` threads (0: one per core); torch's own threading is as before afterwards."""
+    """A pool of `workers` threads (0: one per core); restores torch's thread count afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # before the first operator: 1 and 2 intra-op threads give different bits
     pool = ThreadWorkers(workers or available_cores())

@@ -1,8 +1,8 @@
-"""Models that speak numpy: whatever turns an array of inputs into an array of logits becomes a learner.
+"""A base class for NumPy models: anything that maps an array of inputs to an array of logits becomes a learner.
 
-A subclass says what the model answers (`outputs`), how it moves (`step`) and which arrays it consists of (`arrays`,
-`load_arrays`). Pending passes, anchors, tensors and state are done here, once. The modes of a pass are for BatchNorm
-and dropout; a model that has neither answers the same in all of them.
+A subclass defines its logits (`outputs`), its update (`step`) and its arrays (`arrays`, `load_arrays`). This class
+handles pending passes, anchors, tensors and state. The modes of a pass concern BatchNorm and dropout; a model with
+neither returns the same logits in every mode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 class Pass(NamedTuple):
-    """A batch, what the model answered, and the gradient of the mean loss in that answer."""
+    """A batch (B, ...), the model's logits (B, K), and the gradient (B, K) of the mean loss w.r.t. them."""
 
     x: Array
     logits: Array
@@ -31,7 +31,7 @@ class Pass(NamedTuple):
 
 
 class ArrayLearner(ABC):
-    """A learner whose model speaks numpy. Inputs come as float32, in the shape of the data."""
+    """A learner with a NumPy model. Inputs are float32 arrays in the shape of the data."""
 
     _pending: tuple[tuple[Array, Array], ...] = ()
 
@@ -41,17 +41,17 @@ class ArrayLearner(ABC):
 
     @abstractmethod
     def step(self, passes: list[Pass]) -> None:
-        """One step along the sum of the passes' gradients."""
+        """Takes one step along the sum of the passes' gradients."""
 
     @abstractmethod
     def arrays(self) -> dict[str, Array]:
-        """The model as arrays by name."""
+        """The arrays of the model, by name."""
 
     @abstractmethod
     def load_arrays(self, arrays: dict[str, Array]) -> None:
-        """Takes back what `arrays` gave; the arrays are its own."""
+        """Restores what `arrays` returned; the model may keep these arrays."""
 
-    # the protocol
+    # the Learner protocol
 
     def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
         inputs = _as_array(x)
@@ -73,14 +73,14 @@ class ArrayLearner(ABC):
         self._pending = ()
 
     def frozen(self, mode: Mode = "train") -> Self:
-        """An anchor is a copy that nobody teaches."""
+        """An anchor: a copy that is never trained."""
         return self.copy()
 
     def predict(self, x: Tensor) -> Tensor:
         return _as_tensor(self.outputs(_as_array(x)), x)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What an anchor is asked."""
+        """The logits of an anchor.  (B, ...) -> (B, K)"""
         return self.predict(x)
 
     def state_dict(self) -> State:
@@ -91,7 +91,7 @@ class ArrayLearner(ABC):
         self.forget()
 
     def copy(self) -> Self:
-        """One that shares nothing that changes."""
+        """A copy that shares no mutable state."""
         return copy.deepcopy(self)
 
 
@@ -106,7 +106,7 @@ def as_arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
 
 
 def _as_array(x: Tensor) -> Array:
-    """A copy: whoever owns x may use its memory again while the pass is pending."""
+    """A copy, because the caller may reuse the memory of x while the pass is pending."""
     return np.array(x.detach().cpu().numpy(), np.float32, order="C")
 
 

@@ -1,7 +1,9 @@
-"""A model is a black box with two verbs: `logits` says what it thinks, `learn` moves it along a gradient in that.
+"""A model is a black box with two verbs: `logits` computes outputs, `learn` steps along a gradient w.r.t. them.
 
-Every method is mathematics on outputs, so this protocol is all a method ever sees of a model. Anything with these verbs
-can join: a PyTorch module, a JAX function, a scikit-learn regressor, thirty lines of numpy.
+Every method computes with outputs, so this protocol is all that a method sees of a model. Anything that implements it
+can take part: a PyTorch module, a JAX function, a scikit-learn regressor, thirty lines of NumPy.
+
+Shapes: B samples, K classes, d features; `...` is the input shape of one sample.
 """
 
 from __future__ import annotations
@@ -11,16 +13,16 @@ from typing import Any, Literal, Protocol
 from fedal.lazy import Tensor, torch
 
 Mode = Literal["train", "eval", "frozen"]
-"""What BatchNorm does in a pass. `train`: batch statistics, the running averages move. `frozen`: batch statistics, the
-running averages stay. `eval`: the running averages are used and stay (and dropout is off)."""
+"""What BatchNorm does in a pass. `train`: uses batch statistics and updates the running averages. `frozen`: uses batch
+statistics and leaves the running averages unchanged. `eval`: uses the running averages unchanged, without dropout."""
 
 State = dict[str, Any]
-"""Nested dicts of tensors, numbers, strings and lists: arrays and JSON, never pickle. A learner keeps what the trained
-model is, without optimizer, under `"model"`: that part is exported at the end of a run."""
+"""Nested dicts of tensors, numbers, strings and lists: arrays and JSON, never pickle. A learner stores the trained
+model, without the optimizer, under `"model"`: that part is exported at the end of a run."""
 
 
 def copied(state: Any, device: torch.device | str) -> Any:
-    """A state, or a part of one, in tensors of its own on `device`: those of a checkpoint are pages of a file."""
+    """A deep copy of a state, or part of one, on `device`: a checkpoint's tensors are memory-mapped from a file."""
     if isinstance(state, dict):
         return {name: copied(part, device) for name, part in state.items()}
     return state.to(device, copy=True) if isinstance(state, torch.Tensor) else state
@@ -30,9 +32,10 @@ VERBS = ("logits", "learn", "forget", "frozen", "predict", "state_dict", "load_s
 
 
 class Frozen(Protocol):
-    """A fixed copy of a learner's former self."""
+    """A fixed copy of a learner's earlier model."""
 
-    def __call__(self, x: Tensor) -> Tensor: ...
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits of a batch.  (B, ...) -> (B, K)"""
 
     def state_dict(self) -> State: ...
 
@@ -40,47 +43,56 @@ class Frozen(Protocol):
 
 
 class Learner(Protocol):
-    """What a method may do with a model."""
+    """Everything that a method may do with a model."""
 
     def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
-        """Detached logits of a batch; the pass stays pending until `learn` or `forget`.  -> (B, K)"""
+        """Detached logits of a batch; the pass stays pending until `learn` or `forget`.  (B, ...) -> (B, K)"""
 
     def learn(self, *dlogits: Tensor) -> None:
-        """ONE optimizer step for all pending passes: a gradient of the mean loss per pass, in call order."""
+        """Takes ONE optimizer step for all pending passes.
+
+        Each gradient (B, K) is that of the mean loss w.r.t. the logits of one pass, in call order.
+        """
 
     def forget(self) -> None:
-        """Drop pending passes: the exchange failed or the round is rolled back."""
+        """Drops pending passes, because the exchange failed or the round is rolled back."""
 
     def frozen(self, mode: Mode = "train") -> Frozen:
-        """A fixed copy of the present self, used in `mode`; every buffer is restored after each call."""
+        """A fixed copy of the current model, evaluated in `mode`; its buffers never change."""
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits in evaluation mode; allowed while a pass is pending."""
+        """Logits in evaluation mode; allowed while a pass is pending.  (B, ...) -> (B, K)"""
 
-    def state_dict(self) -> State: ...
+    def state_dict(self) -> State:
+        """A snapshot of everything that later steps depend on."""
 
-    def load_state_dict(self, state: State) -> None: ...
+    def load_state_dict(self, state: State) -> None:
+        """Restores what `state_dict` returned. Copies its tensors."""
 
 
 class FeatureLearner(Learner, Protocol):
-    """A learner that also shows the vector before its last layer, for methods that declare they need `features`."""
+    """A learner that also returns the vector before its last layer, for methods that declare the need `features`."""
 
-    feature_width: int
+    feature_width: int  # d
 
-    def logits_and_features(self, x: Tensor, mode: Mode = "train") -> tuple[Tensor, Tensor]: ...
+    def logits_and_features(self, x: Tensor, mode: Mode = "train") -> tuple[Tensor, Tensor]:
+        """As `logits`, with the features of the same pass.  (B, ...) -> (B, K), (B, d)"""
 
     def learn(self, *dlogits: Tensor | None, dfeatures: Tensor | None = None) -> None:
-        """As `Learner.learn`; `dfeatures` belongs to the pending pass that returned features.
+        """As `Learner.learn`; `dfeatures` (B, d) is the gradient w.r.t. the features of the pending pass that has them.
 
-        None for a pass whose logits have no gradient.
+        Pass None for a pass without a gradient w.r.t. its logits.
         """
 
 
 class WeightLearner(Learner, Protocol):
-    """A learner whose parameters may be read and set, for methods that declare they need `weights`."""
+    """A learner whose parameters can be read and set, for methods that declare the need `weights`."""
 
-    def weights(self) -> dict[str, Tensor]: ...
+    def weights(self) -> dict[str, Tensor]:
+        """Copies of all parameters and buffers, by name."""
 
-    def load_weights(self, weights: dict[str, Tensor]) -> None: ...
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Sets all parameters and buffers, with the names and shapes of `weights()`."""
 
-    def reset_optimizer(self) -> None: ...
+    def reset_optimizer(self) -> None:
+        """Discards the optimizer's state, such as its moments."""

@@ -1,8 +1,8 @@
 """Dropout whose masks are a function of counters instead of the process-wide generator.
 
 A mask depends on the learner's stream, its step, the pass within the step, the layer and how often the pass has used
-that layer. So it is the same in every engine and after every resume, and an anchor asked about the same pass drops the
-same units as the student: the less-forgetting gradient stays exactly zero at the anchor.
+that layer. So it is the same in every engine and after every resume. An anchor drops the same units as the student in
+the same pass, so the less-forgetting gradient stays exactly zero at the anchor.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MAX_PASSES, MAX_LAYERS, MAX_USES = 1 << 16, 1 << 16, 1 << 16
 
 
 class MaskClock:
-    """Which pass of which step masks are drawn for. All copies of a model share one clock."""
+    """The step and pass for which masks are drawn. All copies of a model share one clock."""
 
     def __init__(self, key: int) -> None:
         self.key, self.step, self.current_pass = key, 0, 0
-        self._uses: Counter[int] | None = None  # of each layer in the forward that is running
+        self._uses: Counter[int] | None = None  # of each layer in the current forward pass
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MaskClock:
         return self
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Around every forward of the learner or of a copy: in each of them the uses of a layer are counted anew."""
+        """Encloses every forward pass of the learner or a copy; counting of each layer's uses starts again at 0."""
         self._uses = Counter()
         try:
             yield
@@ -43,8 +43,11 @@ class MaskClock:
             self._uses = None
 
     def keep_mask(self, layer: int, p: float, n: int) -> Tensor:
+        """A boolean mask that keeps each of n units with probability 1 - p.  -> (n,)"""
         if self._uses is None:
-            raise RuntimeError("a dropout mask was asked for outside of a forward; is activation checkpointing in use?")
+            raise RuntimeError(
+                "a dropout mask was requested outside a forward pass; is activation checkpointing in use?"
+            )
         use = self._uses[layer]
         self._uses[layer] += 1
         counter = ((self.step * MAX_PASSES + self.current_pass) * MAX_LAYERS + layer) * MAX_USES + use
@@ -53,7 +56,7 @@ class MaskClock:
 
 
 class CounterDropout:
-    """The forward function of one dropout layer."""
+    """The forward function of a dropout layer."""
 
     def __init__(self, module: nn.Module, layer: int, clock: MaskClock) -> None:
         self._module, self._layer, self._clock = module, layer, clock
@@ -65,14 +68,14 @@ class CounterDropout:
         if p == 1.0:
             return torch.zeros_like(x)
         shape = x.shape
-        if isinstance(self._module, CHANNELWISE):  # whole channels (B, C, ...) drop together
+        if isinstance(self._module, CHANNELWISE):  # drops whole channels of (B, C, ...)
             shape = torch.Size((*x.shape[:2], *[1] * (x.dim() - 2)))
         keep = self._clock.keep_mask(self._layer, p, shape.numel()).to(x.device).view(shape)
         return x * (keep.to(x.dtype) / (1 - p))
 
 
 def seed_dropout(model: nn.Module, clock: MaskClock) -> None:
-    """Give every dropout layer of `model` masks from the clock. Deep copies of the model keep sharing it."""
+    """Makes every dropout layer of `model` draw its masks from the clock. Deep copies of the model share it."""
     for layer, module in enumerate(model.modules()):
         if isinstance(module, ELEMENTWISE + CHANNELWISE):
             module.forward = CounterDropout(module, layer, clock)  # type: ignore[assignment]

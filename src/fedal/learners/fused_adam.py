@@ -1,8 +1,8 @@
 """Adam through torch's fused kernel, without the machinery around `torch.optim.Adam`.
 
-The same kernel and the same bits (a test compares them), where torch has it (see kernels.py). `torch.optim` imports the
-compiler when its first optimizer is made, which costs every process two seconds, and spends more time in Python than
-the kernel takes on a small net.
+It uses the same kernel, where torch has it (see kernels.py), and gives bit-identical results, which a test checks.
+`torch.optim` imports the compiler with its first optimizer, which costs every process two seconds; on a small net, it
+also spends more time in Python than in the kernel.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FusedAdam:
         )
 
     def slots(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Number of steps and both moments of a parameter; zeros before its first step."""
+        """The step count and both moments of a parameter; zeros before its first step."""
         if parameter not in self.state:
             self.state[parameter] = {
                 "step": torch.zeros((), dtype=torch.float32, device=parameter.device),

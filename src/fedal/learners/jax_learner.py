@@ -1,7 +1,7 @@
 """Any JAX function `apply(params, x)` as a learner, with an optax optimizer. float32 on the CPU.
 
-The output gradient goes through `jax.vjp`. Forward and step are compiled once per shape of a batch, and learners that
-share `apply` and `optimizer` share the compiled code: make both once, outside of any loop over clients.
+The output gradient goes through `jax.vjp`. Forward and step are compiled once per batch shape. Learners that share
+`apply` and `optimizer` share the compiled code: create both once, outside any loop over clients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Apply = Callable[[Params, jax.Array], jax.Array]
 
 
 class JaxLearner(ArrayLearner):
-    """`apply` is a pure function of the parameters and a batch: no batch statistics to keep, no random layers."""
+    """`apply` is a pure function of the parameters and a batch (B, ...), without batch statistics or random layers."""
 
     def __init__(self, apply: Apply, params: Params, optimizer: optax.GradientTransformation | None = None) -> None:
         self._forward, self._update, self._begin = _compiled(apply, optimizer or _adam())
@@ -59,7 +59,7 @@ class JaxLearner(ArrayLearner):
         self._optimizer_state = optimizer_state
 
     def copy(self) -> Self:
-        """JAX arrays never change: the copy may share them."""
+        """JAX arrays are immutable, so the copy shares them."""
         return copy.copy(self)
 
 
@@ -70,10 +70,10 @@ def _adam() -> optax.GradientTransformation:
 
 @lru_cache(maxsize=64)
 def _compiled(apply: Apply, optimizer: optax.GradientTransformation) -> tuple[Any, Any, Any]:
-    """The forward, the step, and the optimizer's first state, as compiled functions."""
+    """The compiled functions: forward, step, and initial optimizer state."""
 
     def update(params: Params, state: Any, inputs: list[Any], dlogits: list[Any]) -> tuple[Params, Any]:
-        # The parameters have not changed since the passes, so computing them again gives the same graph.
+        # The parameters have not changed since the passes, so recomputing them gives the same graph.
         _, pull_back = jax.vjp(lambda p: [apply(p, x) for x in inputs], params)
         changes, state = optimizer.update(pull_back(dlogits)[0], state, params)
         return optax.apply_updates(params, changes), state
@@ -82,7 +82,7 @@ def _compiled(apply: Apply, optimizer: optax.GradientTransformation) -> tuple[An
 
 
 def _on_cpu(tree: Any) -> Any:
-    """Where the arrays lie, JAX computes."""
+    """The tree with its arrays on the CPU: JAX computes where the arrays are."""
     cpu = jax.devices("cpu")[0]
     return jax.tree.map(lambda leaf: jax.device_put(_float32(leaf), cpu), tree)
 
@@ -97,10 +97,10 @@ def _leaves(tree: Any) -> dict[str, Array]:
 
 
 def _filled(tree: Any, arrays: dict[str, Array], what: str) -> Any:
-    """A tree of the same structure with other values."""
-    present = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(tree).items()}
-    if present != {name: (array.shape, array.dtype) for name, array in arrays.items()}:
-        raise ConfigError(f"the saved {what} do not fit this JAX learner: other names, shapes or number types.")
+    """A tree of the same structure, with the values of `arrays`."""
+    expected = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(tree).items()}
+    if expected != {name: (array.shape, array.dtype) for name, array in arrays.items()}:
+        raise ConfigError(f"the saved {what} do not fit this JAX learner: names, shapes or dtypes differ.")
     return _on_cpu(jax.tree_util.tree_map_with_path(lambda path, leaf: arrays[_name(path)], tree))
 
 

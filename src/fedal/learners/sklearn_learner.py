@@ -1,8 +1,8 @@
-"""Any scikit-learn regressor with `partial_fit` as a learner: it is asked to fit logits that lie a step downhill.
+"""Any scikit-learn regressor with `partial_fit` as a learner: it fits logits that are one gradient step lower.
 
-A regressor has no output gradient to pull back, but it can be shown targets. In a batch of B samples each target is
-f - step * B * dlogits: B * dlogits is the gradient of a sample's own loss. docs/learners.md says when this is exactly
-gradient descent and when it fails.
+A regressor cannot backpropagate an output gradient, but it can fit targets. In a batch of B samples, each target is
+f - step * B * dlogits, where B * dlogits is the gradient of the sample's loss. docs/learners.md explains when this is
+exactly gradient descent and when it fails.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from fedal.learners.array_learner import Array, ArrayLearner, Pass
 
 
 class SklearnLearner(ArrayLearner):
-    """Wraps a copy of a regressor that predicts several columns, such as MLPRegressor; a fitted one goes on.
+    """Wraps a copy of a regressor that predicts several columns, such as MLPRegressor; a fitted one keeps its fit.
 
-    One that predicts a single column, such as SGDRegressor, goes into a `MultiOutputRegressor`.
+    Wrap a regressor that predicts a single column, such as SGDRegressor, in a `MultiOutputRegressor` first.
     """
 
     def __init__(self, regressor: Any, n_features: int, n_classes: int, *, step: float = 1.0) -> None:
         _refuse_unfit(regressor)
         if not step > 0:
-            raise ConfigError(f"step = {step}: expected a positive number; 1 moves a logit by its own gradient.")
+            raise ConfigError(f"step = {step}: expected a positive number; 1 changes a logit by its gradient.")
         self.regressor, self._step = copy.deepcopy(regressor), step
-        if not _is_fitted(self.regressor):  # before its first batch it has no weights to answer with
+        if not _is_fitted(self.regressor):  # it has no weights before its first batch
             self._partial_fit(np.zeros((1, n_features)), np.zeros((1, n_classes)))
         width = np.shape(self.regressor.predict(np.zeros((1, n_features))))
         if width != (1, n_classes):
-            raise ConfigError(f"{type(regressor).__name__} answers in shape {width}; expected (1, {n_classes}).")
+            raise ConfigError(
+                f"{type(regressor).__name__} returns shape {width} for one sample; expected (1, {n_classes})."
+            )
 
     def outputs(self, x: Array) -> Array:
         return np.asarray(self.regressor.predict(_rows(x)), np.float32)
@@ -58,7 +60,7 @@ class SklearnLearner(ArrayLearner):
     def _partial_fit(self, x: Array, targets: Array) -> None:
         self.regressor.partial_fit(x, targets)
         if hasattr(self.regressor, "loss_curve_"):
-            del self.regressor.loss_curve_[:-1]  # would grow by a number per step; only the last is looked at
+            del self.regressor.loss_curve_[:-1]  # it would grow with every step, and only the last entry is used
 
 
 def _rows(x: Array) -> Array:
@@ -76,22 +78,24 @@ def _is_fitted(regressor: Any) -> bool:
 def _refuse_unfit(regressor: Any) -> None:
     if not hasattr(regressor, "partial_fit") or not hasattr(regressor, "predict"):
         raise ConfigError(
-            f"{type(regressor).__name__} has no partial_fit and cannot learn from one batch after the other. "
-            "Take MLPRegressor, MultiOutputRegressor(SGDRegressor(...)), or fedal's TreeLearner."
+            f"{type(regressor).__name__} has no partial_fit, so it cannot learn batch by batch. "
+            "Use MLPRegressor, MultiOutputRegressor(SGDRegressor(...)), or fedal's TreeLearner."
         )
     settings = regressor.get_params()
     for name, value in settings.items():
         if name.rpartition("__")[2] == "random_state" and not isinstance(value, int):
-            raise ConfigError(f"{type(regressor).__name__}: give it {name}=0 or another number, so that runs repeat.")
+            raise ConfigError(
+                f"{type(regressor).__name__}: set {name}=0 or another integer, so that runs are reproducible."
+            )
         if name.rpartition("__")[2] == "average" and value:
-            raise ConfigError(f"{type(regressor).__name__}: {name} cannot be saved and restored; leave it out.")
+            raise ConfigError(f"{type(regressor).__name__}: {name} cannot be saved and restored; leave it unset.")
 
 
 def _learned(thing: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """What fitting left in an estimator: (name, the dict or list it lies in, its key there) of every array and number.
+    """The fitted values of an estimator: (name, the dict or list that holds it, its key) of each array and number.
 
-    Settings, texts and generators are not learned. Reading and filling walk the same way, so that a state holds
-    numbers only and never says what is made.
+    Settings, strings and generators are skipped. Saving and loading walk the same path, so a state holds only numbers
+    and never decides which objects are created.
     """
     if isinstance(thing, list):
         holder: Any = thing

@@ -21,7 +21,7 @@ from fedal.seeding import philox_key
 
 @dataclass(frozen=True)
 class TorchSettings:
-    """How a torch learner steps. All of it is part of the recorded config because all of it can change bits."""
+    """How a torch learner steps. All settings are in the recorded config, because each can change the result's bits."""
 
     optimizer: Literal["adam", "sgd"] = "adam"
     lr: float = 1e-3
@@ -29,12 +29,12 @@ class TorchSettings:
     weight_decay: float = 0.0
     fused: bool = True
     channels_last: bool = True
-    clip: float = 0.0  # largest norm of the whole gradient; 0 = no clipping
-    bf16: bool = False  # layers compute in bfloat16 where torch's autocast allows it; weights and outputs stay
+    clip: float = 0.0  # maximum norm of the whole gradient; 0 = no clipping
+    bf16: bool = False  # layers compute in bfloat16 where autocast allows it; weights and outputs keep their dtype
 
 
 class TorchLearner:
-    """Wraps a copy of `model`; the caller's own module stays as it is."""
+    """Wraps a copy of `model`; the caller's module is not changed."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class TorchLearner:
         device: str = "cpu",
     ) -> None:
         self.settings = settings or TorchSettings()
-        self.module = copy.deepcopy(model).to(device, dtype).train()  # one mode for all parts: see _in_mode
+        self.module = copy.deepcopy(model).to(device, dtype).train()  # all parts in the same mode: see _in_mode
         convolves = any(isinstance(part, nn.Conv2d) for part in self.module.modules())
         self._format = torch.channels_last if convolves and self.settings.channels_last else torch.contiguous_format
         if self._format is torch.channels_last:
@@ -59,7 +59,7 @@ class TorchLearner:
         self._shared_slots: dict[nn.Parameter, dict[str, Tensor]] = {}
         self._pending: list[Tensor] = []
         self._pending_features: Tensor | None = None
-        self._spares: list[nn.Module] = []  # modules of anchors that are gone, to be filled again
+        self._spares: list[nn.Module] = []  # modules of dropped anchors, for reuse
 
     # the two verbs
 
@@ -85,11 +85,11 @@ class TorchLearner:
         self.step()
 
     def step(self) -> None:
-        """Follows the gradients that the parameters have."""
+        """Takes one optimizer step along the parameters' current gradients."""
         if self.settings.clip:
             nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
         self._optimizer.step()
-        self._optimizer.zero_grad()  # now, not before the next step: a client that waits holds no gradients
+        self._optimizer.zero_grad()  # now rather than before the next step, so that a waiting client holds no gradients
         self._clock.step += 1
 
     def forget(self) -> None:
@@ -104,21 +104,21 @@ class TorchLearner:
         with _in_mode(self.module, "eval"), torch.no_grad():
             return self._widened(self.module, x)
 
-    # on request: features, weights
+    # optional: features, weights
 
     @property
     def feature_width(self) -> int:
         width = getattr(self.module, "feature_width", None)
         if not isinstance(width, int) or not hasattr(self.module, "features") or not hasattr(self.module, "classify"):
             raise NotApplicableError(
-                f"{type(self.module).__name__} shows no features: give it methods features(x) and classify(features) "
+                f"{type(self.module).__name__} has no features: add methods features(x) and classify(features) "
                 "and an integer attribute feature_width, or choose a method that needs outputs only."
             )
         return width
 
     def logits_and_features(self, x: Tensor, mode: Mode = "train") -> tuple[Tensor, Tensor]:
         if self.feature_width and self._pending_features is not None:
-            raise ValueError("one pending pass with features at a time: learn() or forget() it first")
+            raise ValueError("only one pass with features can be pending: call learn() or forget() first")
         self._clock.current_pass = len(self._pending)
         with _in_mode(self.module, mode), self._clock.forward(), torch.enable_grad():
             features = self._widened(self.module.features, x)  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ class TorchLearner:
         return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        self.module.load_state_dict(weights)  # copies in place: memory formats stay
+        self.module.load_state_dict(weights)  # copies in place, which keeps memory formats
 
     def reset_optimizer(self) -> None:
         self._optimizer = self._new_optimizer()
@@ -139,7 +139,7 @@ class TorchLearner:
     # state
 
     def state_dict(self) -> State:
-        """A snapshot: later learning does not change it."""
+        """A snapshot that later learning does not change."""
         slots = {
             str(index): {
                 name: value.clone() for name, value in self._optimizer.state[parameter].items() if value is not None
@@ -159,8 +159,8 @@ class TorchLearner:
                 for name, slot in self._shared_slots[parameter].items():
                     slot.copy_(saved[name]) if saved else slot.zero_()
             elif saved:
-                counted_on = parameter.device if self.settings.fused else "cpu"  # as torch's optimizers do
-                # Moments must have their parameter's memory format: the fused kernel walks them side by side.
+                counted_on = parameter.device if self.settings.fused else "cpu"  # as in torch's optimizers
+                # Moments need their parameter's memory format: the fused kernel reads both in the same order.
                 self._optimizer.state[parameter] = {
                     name: value.to(counted_on, copy=True)
                     if name == "step"
@@ -170,17 +170,17 @@ class TorchLearner:
         self._clock.step = int(state["step"])
         self.forget()
 
-    # as a member of a stack (see stacked_learner.py)
+    # as a member of a stack (see stacked/learner.py)
 
     def share_optimizer_state(self, parameter: nn.Parameter, slots: dict[str, Tensor]) -> None:
-        """From now on the state of this parameter is a part of the stack's: it is read and written in place."""
+        """Makes the state of this parameter a part of the stack's state, read and written in place."""
         self._shared_slots[parameter] = self._optimizer.state[parameter] = slots
 
     def count_step(self) -> None:
-        """The stack has made a step for this learner."""
+        """Counts a step that the stack took for this learner."""
         self._clock.step += 1
 
-    # inside
+    # internals
 
     def _new_optimizer(self) -> torch.optim.Optimizer | FusedAdam:
         s = self.settings
@@ -193,7 +193,7 @@ class TorchLearner:
         )
 
     def _widened(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """What a part of the model makes of x, in the numbers of the run whatever it computes in."""
+        """The output of a part of the model, in the dtype of x whatever it computes in."""
         x = x.contiguous(memory_format=self._format) if x.dim() == 4 else x.contiguous()
         if not self.settings.bf16:
             return function(x)
@@ -202,19 +202,19 @@ class TorchLearner:
 
 
 class TorchFrozen:
-    """An anchor: the learner as it was. Its module returns to the learner for the next anchor when it is dropped."""
+    """An anchor: an earlier model of the learner. When it is dropped, the next anchor reuses its module."""
 
     def __init__(self, learner: TorchLearner, mode: Mode) -> None:
         self._spares, self._mode, self._widened = learner._spares, mode, learner._widened
         self._clock = learner._clock
         self._module = learner._spares.pop() if learner._spares else copy.deepcopy(learner.module)
         with torch.no_grad():
-            present = [*learner.module.parameters(), *learner.module.buffers()]
+            current = [*learner.module.parameters(), *learner.module.buffers()]
             mine = [*self._module.parameters(), *self._module.buffers()]
-            kernels.copy_to_each(mine, present)
+            kernels.copy_to_each(mine, current)
 
     def __call__(self, x: Tensor) -> Tensor:
-        mode: Mode = "frozen" if self._mode == "train" else self._mode  # as the student, but no buffer moves
+        mode: Mode = "frozen" if self._mode == "train" else self._mode  # like the student, but without changing buffers
         with _in_mode(self._module, mode), self._clock.forward(), torch.no_grad():
             return self._widened(self._module, x)
 
@@ -233,8 +233,8 @@ class TorchFrozen:
 def _in_mode(module: nn.Module, mode: Mode) -> Iterator[None]:
     """The one place that decides what BatchNorm and dropout do in a pass.
 
-    Unless buffers may move, the pass works on copies of them: the originals stay as they are, and a pending pass keeps
-    the values it was computed with (backward reads them again) whatever later passes do.
+    Unless buffers may change, the pass works on copies of them. The originals stay unchanged, and a pending pass keeps
+    the values that it was computed with, which backward reads again, whatever later passes do.
     """
     training = mode != "eval"
     if module.training != training:

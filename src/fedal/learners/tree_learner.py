@@ -1,7 +1,7 @@
 """A list of small regression trees as a learner: gradient boosting, one tree per step, stored as plain arrays.
 
-Each step fits a tree to the negative gradients of the batch and adds `step` times its answers to the logits. The list
-is capped: a tree beyond `max_trees` takes the place of the oldest one.
+Each step fits a tree to the negative gradients of the batch and adds `step` times its outputs to the logits. The list
+is capped: a tree beyond `max_trees` replaces the oldest one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedal.learners.array_learner import Array, ArrayLearner, Pass
 
 
 class TreeLearner(ArrayLearner):
-    """The logits are the sum of the trees' answers. A node is a column: feature, threshold, children, value."""
+    """The logits are the sum of the trees' outputs. A node is a column: feature, threshold, children, value."""
 
     def __init__(
         self, n_features: int, n_classes: int, *, depth: int = 4, step: float = 0.3, max_trees: int = 500
@@ -23,7 +23,7 @@ class TreeLearner(ArrayLearner):
             if not number > 0:
                 raise ConfigError(f"{name} = {number}: expected a positive number.")
         self._n_features, self._depth, self._step, self._max_trees = n_features, depth, step, max_trees
-        self._taken = 0  # steps, which is more than trees once the cap is reached
+        self._taken = 0  # steps taken: more than trees once the cap is reached
         nodes = 2 ** (depth + 1) - 1
         self._trees: dict[str, Array] = {
             "feature": np.zeros((0, nodes), np.int32),
@@ -39,7 +39,7 @@ class TreeLearner(ArrayLearner):
         rows = self._rows(x)
         feature, threshold, children, value = self._trees.values()
         trees, samples = np.arange(len(self))[:, None], np.arange(len(rows))[None, :]
-        node = np.zeros((len(self), len(rows)), np.int32)  # of every tree and sample
+        node = np.zeros((len(self), len(rows)), np.int32)  # the current node of every tree and sample
         for _ in range(self._depth):
             goes_right = rows[samples, feature[trees, node]] > threshold[trees, node]
             node = children[trees, node, goes_right.astype(np.int32)]
@@ -48,10 +48,10 @@ class TreeLearner(ArrayLearner):
 
     def step(self, passes: list[Pass]) -> None:
         x = np.concatenate([self._rows(one.x) for one in passes])
-        residuals = -len(x) * np.concatenate([one.dlogits for one in passes])  # of each sample's own loss
+        residuals = -len(x) * np.concatenate([one.dlogits for one in passes])  # of each sample's loss
         tree = DecisionTreeRegressor(max_depth=self._depth, random_state=self._taken % 2**32).fit(x, residuals).tree_
         is_leaf = tree.children_left < 0
-        itself = np.arange(tree.node_count)  # a leaf leads to itself: whoever arrives early stays
+        itself = np.arange(tree.node_count)  # a leaf points to itself, so early arrivals stay
         nodes = {
             "feature": np.where(is_leaf, 0, tree.feature),
             "threshold": np.where(is_leaf, 0.0, tree.threshold),
@@ -72,7 +72,7 @@ class TreeLearner(ArrayLearner):
         fit = all(arrays[name].shape == (trees, *own.shape[1:]) for name, own in self._trees.items())
         in_range = [(arrays["feature"], self._n_features), (arrays["children"], self._trees["children"].shape[1])]
         if not fit or not all(((a >= 0) & (a < limit)).all() for a, limit in in_range):
-            raise ConfigError("the saved trees do not fit this learner: other depth, inputs or classes.")
+            raise ConfigError("the saved trees do not fit this learner: depth, inputs or classes differ.")
         self._trees = {name: arrays[name] for name in self._trees}
         self._taken = int(arrays["taken"])
 

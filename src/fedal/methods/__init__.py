@@ -1,6 +1,6 @@
-"""Name -> method, written by hand. Importing a method does not import torch.
+"""All methods by name. Importing a method does not import torch.
 
-A method lies in the folder of the most revealing thing that it sends, so its place is a promise that a test keeps.
+A method is in the folder of the most revealing thing that it sends; a test enforces this.
 """
 
 from __future__ import annotations
@@ -32,30 +32,31 @@ MODULES = {
     "fedgkt": "fedal.methods.samples.fedgkt",
 }
 
-_own: dict[str, Method] = {}
+_registered: dict[str, Method] = {}
 
 
 def names() -> tuple[str, ...]:
-    return (*MODULES, *_own)
+    """The names of all methods: those of fedal, then registered ones."""
+    return (*MODULES, *_registered)
 
 
 def register(method: Method) -> Method:
-    """Makes a method of the user's own known by its name in this process."""
+    """Registers a user's own method under its name, in this process; returns it."""
     if method.name in MODULES:
-        raise ConfigError(f'method: the name "{method.name}" is taken by fedal itself. Choose another.')
-    _own[method.name] = method
+        raise ConfigError(f'method: "{method.name}" is the name of a built-in method. Choose another.')
+    _registered[method.name] = method
     return method
 
 
 def get(name: str) -> Method:
-    """The method called `name`, or one of the user's own as `package.module:METHOD`."""
+    """The method called `name`, or the user's own at `package.module:METHOD`; raises ConfigError."""
     if is_import_path(name):
-        own = import_object(name, "method")
-        if not isinstance(own, Method):
-            raise ConfigError(f'method: "{name}" is a {type(own).__name__}; expected a fedal.methods.method.Method.')
-        return own
-    if name in _own:
-        return _own[name]
+        custom = import_object(name, "method")
+        if not isinstance(custom, Method):
+            raise ConfigError(f'method: "{name}" is a {type(custom).__name__}; expected a fedal.methods.method.Method.')
+        return custom
+    if name in _registered:
+        return _registered[name]
     if name not in MODULES:
         near = difflib.get_close_matches(name.lower(), names(), n=1)
         hint = f'Did you mean "{near[0]}"?' if near else "`fedal methods` lists them."

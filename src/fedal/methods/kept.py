@@ -1,4 +1,4 @@
-"""What a half of a method keeps between rounds: attributes that it names once, and that are saved and restored here."""
+"""The state that either half of a method keeps between rounds: saves and restores the attributes that it names."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from fedal.learners.base import State, copied
 
 
 class Keeper:
-    """`kept` names attributes: tensors, plain values, things with a state of their own, and dicts of these."""
+    """`kept` names attributes: tensors, plain values, objects with a `state_dict`, and dicts of these."""
 
     kept: ClassVar[tuple[str, ...]] = ()
     device: torch.device | str
 
     def state_dict(self) -> State:
-        """What must survive a round, besides the learner of a client."""
+        """The state that must survive a round, apart from a client's learner."""
         return {name.strip("_"): self._saved(getattr(self, name)) for name in self.kept}
 
     def load_state_dict(self, state: State) -> None:
-        """Takes back what `state_dict` gave, and keeps none of its tensors: they may be pages of a file."""
+        """Restores what `state_dict` returned. Copies its tensors, which may be memory-mapped from a file."""
         for name in self.kept:
             setattr(self, name, self._restored(getattr(self, name), state[name.strip("_")]))
 
@@ -28,10 +28,10 @@ class Keeper:
             return {name: self._saved(part) for name, part in value.items()}
         return value.state_dict() if hasattr(value, "state_dict") else copied(value, self.device)
 
-    def _restored(self, present: Any, saved: Any) -> Any:
-        if hasattr(present, "load_state_dict"):
-            present.load_state_dict(saved)
-            return present
-        if isinstance(present, dict):
-            return {name: self._restored(present.get(name), part) for name, part in saved.items()}
+    def _restored(self, current: Any, saved: Any) -> Any:
+        if hasattr(current, "load_state_dict"):
+            current.load_state_dict(saved)
+            return current
+        if isinstance(current, dict):
+            return {name: self._restored(current.get(name), part) for name, part in saved.items()}
         return copied(saved, self.device)

@@ -1,7 +1,7 @@
-"""What a method declares about itself: its two halves, what they send, what it asks of a run.
+"""A method's declaration: its two halves, the messages they send, and its requirements.
 
 A method is two coroutines joined by a wire: the client's `round` yields uploads, the server's `round` yields replies.
-Nothing here or there knows how they are run.
+Neither depends on how they are run.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fedal.methods.options import MethodOptions
 from fedal.methods.server import ServerLogic
 
 Need = Literal["public", "features", "same-features", "weights", "same-architecture", "server-model"]
-"""What a method asks of the run: public data; learners that show features (of one width) or weights (of one
+"""What a method requires of a run: public data; learners that expose features (of one width) or weights (of one
 architecture); a model at the server."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """What a method declares about itself. `black_box` is computed from what it sends, never claimed."""
+    """A method and its properties. `black_box` is computed from what it sends, never claimed."""
 
     name: str
     summary: str
@@ -36,22 +36,23 @@ class Method:
     needs: frozenset[Need] = frozenset()
     evaluates: Literal["clients", "server", "groups"] = "clients"
     faithfulness: Literal["paper", "paper+code", "code", "reconstruction"] = "paper"
-    paper_options: Mapping[str, Any] = field(default_factory=dict)  # what preset `paper` sets
-    per: Mapping[type[Message], Literal["iteration", "round", "run"]] = field(default_factory=dict)  # else iteration
-    axes: Mapping[str, str] = field(default_factory=dict)  # further axes of its messages -> the option with the length
+    paper_options: Mapping[str, Any] = field(default_factory=dict)  # the settings of preset `paper`
+    per: Mapping[type[Message], Literal["iteration", "round", "run"]] = field(default_factory=dict)  # or iteration
+    axes: Mapping[str, str] = field(default_factory=dict)  # extra axis of its messages -> the option with its length
     local_steps: Callable[[Any], int] = lambda options: int(options.tau)  # private batches per round, for fairness
-    refuse: Callable[[Any, int], str | None] = lambda options, n_classes: None  # why it does not fit, if it does not
+    refuse: Callable[[Any, int], str | None] = lambda options, n_classes: None  # why they do not fit, if so
 
     @property
     def exchanges(self) -> bool:
+        """Whether clients and server exchange any messages."""
         return bool(self.up or self.down)
 
     @property
     def reveals(self) -> Leak:
-        """All that its messages together tell."""
+        """Everything that its messages reveal together."""
         return reduce(or_, (message.leak for message in self.up + self.down), Leak.NOTHING)
 
     @property
     def black_box(self) -> bool:
-        """Neither parameters nor architecture of a client's model leave the client."""
+        """Whether neither the parameters nor the architecture of a client's model leave the client."""
         return not self.reveals & NOT_BLACK_BOX

@@ -1,4 +1,4 @@
-"""The options that methods have in common; each method adds its own."""
+"""The options that methods share; each method adds its own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class MethodOptions(BaseModel):
     """Options of every method with local training. A loss weight of 0 drops its term."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    facts: ClassVar[Facts] = Facts(sites=True, changes="weights")  # of every option that does not say otherwise
+    facts: ClassVar[Facts] = Facts(sites=True, changes="weights")  # of every option without facts of its own
 
     tau: int = Field(5, ge=1, description="iterations in each local training and each knowledge transfer stage")
     local_loss: Literal["cross-entropy", "balanced"] = Field(
         "cross-entropy",
-        description="balanced: cross-entropy on f + log(pi_n), pi_n the client's own label frequencies (never sent)",
+        description="balanced: cross-entropy on f + log(pi_n), with pi_n the client's label frequencies (never sent)",
     )
-    prior_smoothing: float = Field(1.0, gt=0, description="pseudo-samples per class in pi_n of local_loss=balanced")
+    prior_smoothing: float = Field(1.0, gt=0, description="pseudo-samples per class in pi_n for local_loss=balanced")
 
 
 class PublicOptions(MethodOptions):
@@ -41,8 +41,8 @@ class PrivateOnlyOptions(MethodOptions):
     """Options of methods that exchange means per class and take no steps on public data."""
 
     average: Literal["clients", "samples"] = Field(
-        "clients", description="how the server weighs the clients that have a class: alike, or by their samples of it"
+        "clients", description="how the server weights clients that have a class: equally, or by their samples of it"
     )
     local_stages: int = Field(
-        1, ge=1, le=2, description="2: as many steps per round as methods with a stage on public data, all on own data"
+        1, ge=1, le=2, description="2: as many steps per round as methods with a public stage, all on private data"
     )

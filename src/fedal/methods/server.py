@@ -1,6 +1,6 @@
 """The server's half of a method: a coroutine that receives all uploads and yields the replies.
 
-What must survive a round is named in `kept`; what belongs to a round is a local variable of that round.
+`kept` names the attributes that must survive a round; everything else is a local variable of the round.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from fedal.methods.kept import Keeper
 from fedal.methods.options import MethodOptions
 
 Uploads = Mapping[str, Any]
-"""client id -> message, for those who answered."""
+"""client id -> message, for the clients that responded."""
 
 Replies = dict[str, Message]
 """client id -> message."""
 
 ServerRound = Generator[Replies | None, Uploads, Replies | None]
-"""Yields the reply to the previous uploads (None at first), receives the next ones, returns the last reply."""
+"""Yields the reply to the previous uploads (None at first), receives the next uploads, returns the last reply."""
 
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """All that the server's half is given: no data, no model of a client."""
+    """Everything that the server's half receives: no private data and no client's model."""
 
     roster: tuple[str, ...]
     n_classes: int
@@ -37,33 +37,33 @@ class ServerSetup:
     dtype: torch.dtype
     device: str = "cpu"
     public: PublicData | None = None
-    make_learner: Callable[[str, tuple[int, ...] | None], Learner] | None = None  # of a server that owns models
-    architectures: Mapping[str, str] = field(default_factory=dict)  # client -> model; only where weights are sent
-    feature_width: int = 0  # d, where all clients must share it
+    make_learner: Callable[[str, tuple[int, ...] | None], Learner] | None = None  # for servers that own models
+    architectures: Mapping[str, str] = field(default_factory=dict)  # client -> model; only if weights are sent
+    feature_width: int = 0  # d, if all clients must share it
 
 
 class ServerLogic(Keeper):
-    """The server's half: sees ids and messages, nothing else. As it stands: a server that is never asked."""
+    """The server's half: sees client ids and messages, nothing else. This base class exchanges nothing."""
 
     def __init__(self, setup: ServerSetup) -> None:
         self.hp: Any = setup.options
         self.device = setup.device
         self.public = setup.public
-        self.learner: Learner | None = None  # the server's own model, if it has one: evaluated beside the clients
-        self.observed: dict[str, Tensor] = {}  # numbers about the last round, for the record; made anew every round
+        self.learner: Learner | None = None  # the server's own model, if any; evaluated next to the clients
+        self.observed: dict[str, Tensor] = {}  # metrics of the last round, for the record; replaced every round
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        """One round over the clients that take part, in roster order."""
+        """Runs round t with `clients`, in roster order."""
         yield from ()
         return None
 
     def expected_batch(self, t: int, i: int) -> str | None:
-        """The digest of the public batch that exchange i of round t is about; None when it is about no batch."""
+        """The digest of the public batch that exchange i of round t is about; None if it is about no batch."""
         return self.public.digest(t, i) if self.public is not None and i < self.hp.tau else None
 
 
 def after(reply: Replies | None, stage: ServerRound) -> ServerRound:
-    """Plays a stage of a round; its first question also delivers `reply`, the answer to uploads before it."""
+    """Runs a stage of a round; its first request also delivers `reply`, the answer to the uploads before it."""
     try:
         next(stage)
     except StopIteration:
@@ -77,6 +77,6 @@ def after(reply: Replies | None, stage: ServerRound) -> ServerRound:
 
 
 def stack_outputs(clients: Sequence[str], up: Uploads) -> tuple[list[str], Tensor]:
-    """Who answered, and their logits in roster order: arrival order must not matter.  -> (N, B, K)"""
+    """The clients that responded and their logits, in roster order whatever the order of arrival.  -> (N, B, K)"""
     present = [client_id for client_id in clients if client_id in up]
     return present, torch.stack([up[client_id].values for client_id in present])

@@ -1,6 +1,6 @@
-"""The table of methods: what each sends, what that reveals and costs, what it needs, how faithful it is.
+"""The table of methods: what each one sends, reveals, costs and needs, and how faithful it is.
 
-Computed from the declarations; `fedal methods` prints it and docs/methods/README.md holds it.
+Computed from the declarations; `fedal methods` prints it, and docs/methods/README.md contains it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fedal.messages import Message, in_words
 from fedal.methods.method import Method
 
 COLUMNS = ("method", "black-box", "reveals", "up", "down", "server model", "needs", "faithfulness")
-EXAMPLE = {"B": 32, "B-1": 31, "K": 10}  # sizes that the bytes are given for
+EXAMPLE = {"B": 32, "B-1": 31, "K": 10}  # the sizes behind the byte counts
 
 
 def rows() -> list[list[str]]:

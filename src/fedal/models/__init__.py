@@ -1,6 +1,6 @@
 """The models by name. Reading this table does not import torch; building a model does.
 
-Any `nn.Module` with `logits = model(x)` takes part in a run: name it `package.module:factory` (see `own.py`).
+Any `nn.Module` with `logits = model(x)` can take part in a run: name it `package.module:factory` (see `custom.py`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["MODELS", "ModelEntry", "build", "check_output_width", "find", "is_im
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One line of the table: where the model is made, what it is and which inputs it takes."""
+    """One row of the table: the model's factory, its description and the inputs that it takes."""
 
     factory: str  # package.module:factory, imported when the model is built
     description: str
-    sides: tuple[int, ...] = ()  # the side lengths of the square images it takes; empty: any image
+    sides: tuple[int, ...] = ()  # side lengths of the square images that it takes; empty: any image
     flat: bool = False  # takes inputs of any rank, vectors included
 
     @property
     def takes(self) -> str:
-        """The inputs it takes, in words."""
+        """A description of the inputs that it takes."""
         if self.flat:
             return "vectors and images of any size"
         if self.sides:
@@ -56,28 +56,28 @@ MODELS: dict[str, ModelEntry] = {
     "resnet34": ModelEntry("fedal.models.resnet:resnet34", "ResNet-34 with a 3x3 stem, 512 features"),
     "celeba-cnn": ModelEntry("fedal.models.celeba_cnn:CelebaCNN", "four convolutions, 1152 features at 84x84"),
 }
-"""Which of them the clients of a data set draw from, its `Source` says."""
+"""The `Source` of a dataset states which of these its clients draw from."""
 
 
 def suited_to(input_shape: tuple[int, ...]) -> tuple[str, ...]:
-    """The models that clients draw from where nothing but the shape of the data is known."""
+    """The models that clients draw from if only the shape of the data is known."""
     return ("cnn-small", "cnn-small-bn") if len(input_shape) == 3 else ("mlp-small",)
 
 
 def find(name: str) -> ModelEntry:
-    """The entry of a model by its exact name; raises ConfigError with the nearest name."""
+    """The entry of the model with this exact name; raises ConfigError, which suggests the closest name."""
     if name in MODELS:
         return MODELS[name]
     hint = did_you_mean(name, MODELS)
     raise ConfigError(
-        f'unknown model "{name}". {hint}`fedal models` lists them; one of your own is named package.module:factory.'
+        f'unknown model "{name}". {hint}`fedal models` lists them; name your own as package.module:factory.'
     )
 
 
 def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> torch.nn.Module:
     """A fresh model by its name in the table or as `package.module:factory`; raises ConfigError.
 
-    An own factory is code that runs here: a caller with an untrusted name asks `is_import_path` first.
+    A user's factory is code that runs here: check an untrusted name with `is_import_path` first.
     """
     if is_import_path(name):
         return call_factory(name, load_factory(name), input_shape, n_classes)
@@ -86,15 +86,15 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> torch.nn.M
         fitting = ", ".join(other for other, each in MODELS.items() if each.fits(input_shape))
         raise ConfigError(
             f'model "{name}" takes {entry.takes}; this data has samples of shape {input_shape}. '
-            f"Models that take it: {fitting or 'none here'}."
+            f"Models that take it: {fitting or 'none'}."
         )
     return call_factory(name, load_factory(entry.factory), input_shape, n_classes)
 
 
 def largest(names: tuple[str, ...], input_shape: tuple[int, ...], n_classes: int) -> str:
-    """The name of the model with the most parameters; the first of equals."""
+    """The name of the model with the most parameters; the first one wins ties."""
     import torch
 
-    with torch.device("meta"):  # counts without allocating
+    with torch.device("meta"):  # counts parameters without allocating them
         sizes = {name: sum(p.numel() for p in build(name, input_shape, n_classes).parameters()) for name in names}
     return max(names, key=sizes.__getitem__)

@@ -1,4 +1,4 @@
-"""The CelebA network of LEAF (Caldas et al. 2018): four times conv-BN-maxpool-ReLU, one linear layer."""
+"""The CelebA network of LEAF (Caldas et al. 2018): four blocks of conv-BN-maxpool-ReLU and one linear layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WIDTH = 32
 
 
 class CelebaCNN(Classifier):
-    """At 84x84 the feature has 32 * 6 * 6 = 1152 numbers.
+    """The feature vector has 32 * 6 * 6 = 1152 elements at 84x84.
 
     LEAF pads convolutions *and* pools to "same", so odd sides round up: 84 -> 42 -> 21 -> 11 -> 6 (`ceil_mode`).
     """
@@ -20,7 +20,7 @@ class CelebaCNN(Classifier):
         layers: list[nn.Module] = []
         for _ in range(4):
             layers += [
-                nn.Conv2d(channels, WIDTH, 3, padding=1, bias=False),  # BN has the bias
+                nn.Conv2d(channels, WIDTH, 3, padding=1, bias=False),  # BN adds the bias
                 nn.BatchNorm2d(WIDTH),
                 nn.MaxPool2d(2, ceil_mode=True),
                 nn.ReLU(),

@@ -1,4 +1,4 @@
-"""What every model here is: a body that gives features and a head that gives logits."""
+"""The base of all models here: a body that computes features and a head that computes logits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 class Classifier(nn.Module):
     """Logits in two steps: `forward(x) = classify(features(x))`. No random layers, no in-place activations.
 
-    A model of your own needs only `forward`; methods that exchange features (FedProto) ask for these names too.
+    Your own model needs only `forward`; methods that exchange features, such as FedProto, also need the other names.
     """
 
     def __init__(self, body: nn.Module, head: nn.Module, feature_width: int) -> None:

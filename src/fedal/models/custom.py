@@ -1,7 +1,6 @@
-"""Models of your own: `package.module:factory` names a function or class that makes an `nn.Module`.
+"""Your own models: `package.module:factory` names a function or class that creates an `nn.Module`.
 
-The factory gets what its signature names, out of `input_shape` and `n_classes` (or `num_classes`, the common
-spelling elsewhere); a factory without arguments is fine.
+The factory may take any of `input_shape`, `n_classes` and its alias `num_classes`, by name; it may also take nothing.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ def load_factory(path: str) -> Callable[..., Any]:
 def call_factory(
     name: str, factory: Callable[..., Any], input_shape: tuple[int, ...], n_classes: int
 ) -> torch.nn.Module:
-    """The model that a factory makes; raises ConfigError where it cannot be called or gives something else."""
+    """The model that a factory creates; raises ConfigError if it cannot be called or returns anything else."""
     model = call_any_factory(name, factory, input_shape, n_classes)
     if not isinstance(model, torch.nn.Module):
-        raise ConfigError(f'model "{name}": its factory gave {type(model).__name__}; expected a torch.nn.Module.')
+        raise ConfigError(f'model "{name}": its factory returned {type(model).__name__}; expected a torch.nn.Module.')
     return model
 
 
 def call_any_factory(name: str, factory: Callable[..., Any], input_shape: tuple[int, ...], n_classes: int) -> Any:
-    """Whatever a factory makes, a learner of another framework too; raises ConfigError where it cannot be called."""
+    """The object that a factory creates, possibly another framework's learner; raises ConfigError if the call fails."""
     if isinstance(factory, torch.nn.Module):
         raise ConfigError(
-            f'model "{name}" is a model, not a factory. Every client needs one of its own: name a function or class.'
+            f'model "{name}" is a model, not a factory. Every client needs its own model: name a function or class.'
         )
     offered = {"input_shape": input_shape, "n_classes": n_classes, "num_classes": n_classes}
     arguments: dict[str, Any] = {}
@@ -49,12 +48,12 @@ def call_any_factory(name: str, factory: Callable[..., Any], input_shape: tuple[
             parameter.VAR_KEYWORD,
         ):
             raise ConfigError(
-                f'model "{name}": its factory asks for "{parameter.name}"; input_shape and n_classes are what it can '
-                "get. Give the argument a default, or wrap the factory in a function."
+                f'model "{name}": its factory requires "{parameter.name}"; fedal passes only input_shape and '
+                "n_classes. Give the argument a default, or wrap the factory in a function."
             )
     try:
         return factory(**arguments)
     except ConfigError:
         raise
-    except Exception as error:  # whatever a foreign factory raises
+    except Exception as error:  # user code may raise anything
         raise ConfigError(f'model "{name}": its factory failed with {one_line(error)}') from error

@@ -16,13 +16,15 @@ class LeNet5(Classifier):
         frame = (32 - side) // 2  # 28x28 becomes 32x32 with a frame of zeros
         body = nn.Sequential(
             nn.Conv2d(channels, 6, 5, padding=frame),
-            HalvingMaxPool(),  # ReLU after the pool: the same numbers from a quarter of the work
+            HalvingMaxPool(),  # ReLU after the pool gives the same result with a quarter of the work
             nn.ReLU(),
             nn.Conv2d(6, 16, 5),
             HalvingMaxPool(),
             nn.Flatten(),
-            nn.ReLU(),  # its output is the linear layer's input: a pending pass keeps one tensor for both
-            nn.Linear(16 * 5 * 5, 120),  # the third 5x5 convolution: the image is 5x5 here, and this is faster
+            nn.ReLU(),  # its output is the linear layer's input, so a pending pass keeps one tensor for both
+            nn.Linear(
+                16 * 5 * 5, 120
+            ),  # the third 5x5 convolution: the image is 5x5 here, so a linear layer is equal and faster
             nn.ReLU(),
         )
         head = nn.Sequential(nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, n_classes))

@@ -1,4 +1,4 @@
-"""Max-pooling by halves, written for small nets on a CPU."""
+"""2x2 max-pooling, optimised for small networks on a CPU."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.nn import functional as F
 from fedal import kernels
 
 HALVING = ([2, 2], [2, 2], [0, 0], [1, 1], True)
-"""Window, stride, padding, dilation, ceil_mode of torch's operators."""
+"""Window, stride, padding, dilation and ceil_mode for torch's operators."""
 
 
 class HalvingMaxPool(nn.Module):
-    """`nn.MaxPool2d(2, ceil_mode=True)`: the same numbers and gradients with less to compute and less to keep.
+    """`nn.MaxPool2d(2, ceil_mode=True)`: the same values and gradients with less time and memory.
 
-    torch's kernel also finds where each maximum is, which only a backward pass needs; with fewer channels than a vector
-    register holds it walks window by window, 8 times slower than the maximum of the four quarters of the image.
+    torch's kernel also finds the index of each maximum, which only a backward pass needs. With fewer channels than a
+    vector register holds, it goes window by window, which takes 8 times as long as a maximum over four strided views.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class HalvingMaxPool(nn.Module):
 
 
 def halved(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The maxima, and how far behind the first pixel of its window each is: 0, 1, or the same one row below."""
+    """The maxima, and the offset of each from the first pixel of its window: 0, 1, or the same one row below."""
     maxima, places = kernels.max_pool(x, *HALVING)
     height, width = x.shape[-2:]
     fits = width + 1 <= torch.iinfo(torch.uint8).max
@@ -43,21 +43,21 @@ def halved(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spread(gradient: Tensor, steps: Tensor, onto: Tensor) -> None:
-    """Writes the gradient of `halved` in its input onto a tensor of that shape."""
+    """Writes the gradient w.r.t. the input of `halved` into `onto`, a tensor of that shape."""
     places = steps + _first_pixels(*onto.shape[-2:], onto.device)
     kernels.max_pool_backward(gradient, onto, *HALVING, places, grad_input=onto)
 
 
 @cache
 def _first_pixels(height: int, width: int, device: torch.device) -> Tensor:
-    """Where in an image, counted row by row, each window begins.  -> (ceil(H/2), ceil(W/2))"""
+    """The row-major index of the first pixel of each window.  -> (ceil(H/2), ceil(W/2))"""
     return torch.arange(height * width, device=device).view(height, width)[::2, ::2].contiguous()
 
 
 class _LightPool(torch.autograd.Function):
-    """torch's kernels, but a pending pass keeps a byte per output, not the whole input and 8: a twentieth.
+    """torch's kernels, but a pending pass keeps 1 byte per output instead of the whole input and 8: a twentieth.
 
-    A client that waits for its reply holds its pending pass, and a thousand of them must fit into memory.
+    A client that waits for its reply holds its pending pass, and a thousand of these must fit into memory.
     """
 
     @staticmethod

@@ -10,7 +10,7 @@ from fedal.models.classifier import Classifier
 
 
 class BasicBlock(nn.Module):
-    """conv-BN-ReLU-conv-BN plus a shortcut, which is a 1x1 convolution with BN where the shape changes."""
+    """conv-BN-ReLU-conv-BN plus a shortcut: a 1x1 convolution with BN if the shape changes, else the identity."""
 
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()

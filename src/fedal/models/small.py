@@ -1,6 +1,6 @@
-"""Three small models of different kinds that train in milliseconds and adapt to any input size.
+"""Three different small models that train in milliseconds and adapt to any input size.
 
-All have 64 features, so that methods which exchange features can mix them.
+All have 64 features, so that methods that exchange features can mix them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SmallMLP(Classifier):
 class SmallCNN(Classifier):
     """Two convolutions (16 and 32 channels), each halving the image, and a linear layer to the features.
 
-    Pooling comes before normalisation and ReLU: a quarter of the elements to touch. Odd sides round up, so that
-    an image of any size is taken.
+    Pooling comes before normalisation and ReLU, which leaves them a quarter of the elements. Odd sides round up, so
+    images of any size work.
     """
 
     def __init__(self, input_shape: tuple[int, ...], n_classes: int, *, batch_norm: bool) -> None:

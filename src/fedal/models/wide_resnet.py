@@ -10,7 +10,7 @@ from fedal.models.classifier import Classifier
 
 
 class WideBlock(nn.Module):
-    """BN-ReLU-conv twice plus a shortcut, which is a 1x1 convolution where the width changes."""
+    """BN-ReLU-conv twice plus a shortcut: a 1x1 convolution if the width changes, else the identity."""
 
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from fedal.config import Config
 from fedal.data.split import DataSplit
 from fedal.data.streams import PrivateData, PrivateStack, Samples
 from fedal.engine.loop import Federation, Watch, Workers
-from fedal.engine.player import Elsewhere, LocalPlayer, PhaseDone, Player, StackPlayer
+from fedal.engine.player import Cluster, LocalPlayer, PhaseDone, Player, StackPlayer
 from fedal.learners.base import Learner
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner
@@ -76,7 +76,7 @@ def assemble(
     workers: Workers,
     *,
     custom_models: CustomModels | None = None,
-    elsewhere: Elsewhere | None = None,
+    cluster: Cluster | None = None,
 ) -> Assembly:
     """Everything is checked here that can be checked before training: widths, randomness, what learners can do."""
     refuse_unfit_task(config, split.task)
@@ -88,16 +88,16 @@ def assemble(
         for name in [str(table.name)]
     }
     # Other processes make learners of their own: here one of each kind is enough to see what it can do.
-    made_here = list(models) if elsewhere is None else list({model: name for name, model in models.items()}.values())
+    made_here = list(models) if cluster is None else list({model: name for name, model in models.items()}.values())
     learners = {name: staged.learner(name, models[name], own.get(name)) for name in made_here}
     width = refuse_misfits(method, learners, models)
     phase_done: PhaseDone = lambda client, phase: watch.phase_done(client, phase)  # noqa: E731 - it may be replaced
     players: list[Player]
-    if elsewhere is None:
+    if cluster is None:
         players = _players(config, split, models, learners, staged, phase_done)
     else:
         make = partial(build_clients, config.to_toml(), split, models)
-        remote = elsewhere.place(config.client_names, make, phase_done)
+        remote = cluster.place(config.client_names, make, phase_done)
         learners = {player.names[0]: player.learner for player in remote}
         players = [*remote]
     server = build_server(config, split.task, staged.public, models, width)

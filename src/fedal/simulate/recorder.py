@@ -13,7 +13,7 @@ import torch
 
 from fedal.messages import Outputs
 from fedal.methods.server import Uploads, stack_outputs
-from fedal.metrics import TESTED, disagreement
+from fedal.metrics import TEST_METRICS, disagreement
 from fedal.records.rows import Moment, Record, is_recorded, over_clients
 from fedal.simulate.assemble import Assembly
 from fedal.theory.instruments import Panel, mean_over_clients
@@ -132,7 +132,7 @@ class Recorder:
             }
             for client, values in tested.items()
         }
-        columns_of = {name: [values[name] for values in tested.values()] for name in TESTED}
+        columns_of = {name: [values[name] for values in tested.values()] for name in TEST_METRICS}
         measured = {key: value for name, each in columns_of.items() for key, value in over_clients(name, each).items()}
         row = self._record.write(
             moment, self._federation.wire, present, seconds, measured=measured | on, extra=extra, clients=clients

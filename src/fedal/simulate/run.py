@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedal import methods
 from fedal.config import Config
 from fedal.data.dataset import Dataset
-from fedal.engine.player import Elsewhere, PlayerLost
+from fedal.engine.player import Cluster, PlayerLost
 from fedal.engine.ray import ray_cluster
 from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError
@@ -130,7 +130,7 @@ def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, mo
 
 
 @contextmanager
-def _engine(config: Config, models: CustomModels | None) -> Iterator[tuple[ThreadWorkers, Elsewhere | None]]:
+def _engine(config: Config, models: CustomModels | None) -> Iterator[tuple[ThreadWorkers, Cluster | None]]:
     """Threads of this process, and the other processes that they speak to if the clients are there."""
     if config.engine == "threads":
         with thread_workers(config.workers) as workers:
@@ -141,7 +141,7 @@ def _engine(config: Config, models: CustomModels | None) -> Iterator[tuple[Threa
             f'engine = ray: the model of client "{min(models)}" was given in Python and would stay in this process. '
             "Name it package.module:factory in the config, or use engine = threads."
         )
-    if config.method in methods._own:
+    if config.method in methods._registered:
         raise ConfigError(
             f'engine = ray: method "{config.method}" is registered in this process only. Name it package.module:METHOD.'
         )

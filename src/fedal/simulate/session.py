@@ -14,7 +14,7 @@ from typing import Any, Self
 from fedal.config import Config
 from fedal.data.split import DataSplit
 from fedal.durable import sync_folder, write_atomically
-from fedal.engine.player import Elsewhere
+from fedal.engine.player import Cluster
 from fedal.engine.threads import ThreadWorkers
 from fedal.errors import FedalError, RunError, Stopped
 from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
@@ -62,14 +62,14 @@ class Session:
     split: DataSplit
     listener: Listener
     workers: ThreadWorkers
-    elsewhere: Elsewhere | None  # other processes that the threads speak to if the clients are there
+    cluster: Cluster | None  # other processes that the threads speak to if the clients are there
     models: CustomModels | None = None
     custom_data: bool = False  # given in Python: not in the folder
 
     def __post_init__(self) -> None:
         refuse_missing_device(self.config.device)
         self._assembly = assemble(
-            self.config, self.split, self.workers, custom_models=self.models, elsewhere=self.elsewhere
+            self.config, self.split, self.workers, custom_models=self.models, cluster=self.cluster
         )
         self._seconds_before = 0.0
         self._started = self._saved_at = time.monotonic()

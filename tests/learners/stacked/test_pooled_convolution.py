@@ -1,4 +1,4 @@
-"""A convolution with its pool: the numbers of both, without the image between them."""
+"""A convolution fused with its pool: the same values, without the image between them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def results(*tensors: Tensor, shared: bool) -> list[Tensor]:
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("side", [8, 7])
 @pytest.mark.parametrize("batch", [SAMPLES, SAMPLES + 3, 1])
-def test_it_has_the_numbers_of_both_layers(shared: bool, side: int, batch: int) -> None:
+def test_it_matches_the_two_layers(shared: bool, side: int, batch: int) -> None:
     x, (weight, bias) = images(shared, batch, side), weights()
     for_each = x.repeat(1, G, 1, 1) if shared else x
     expected = F.max_pool2d(F.conv2d(for_each, weight, bias, padding=1, groups=G), 2, ceil_mode=True)
@@ -56,7 +56,7 @@ def test_it_has_the_numbers_of_both_layers(shared: bool, side: int, batch: int) 
         assert torch.allclose(pooled_convolution(LAYER, x, weight, bias, G, shared), expected, rtol=0, atol=1e-12)
 
 
-def test_threads_and_what_was_computed_before_leave_no_trace() -> None:
+def test_threads_and_earlier_computations_leave_no_trace() -> None:
     def alone(seed: int) -> list[Tensor]:
         return results(images(False, 5 + seed, 8, seed), *weights(seed), shared=False)
 
@@ -67,7 +67,7 @@ def test_threads_and_what_was_computed_before_leave_no_trace() -> None:
         assert all(map(torch.equal, ours, theirs))
 
 
-def test_the_full_image_never_exists_on_the_way_forward() -> None:
+def test_the_forward_pass_never_builds_the_full_image() -> None:
     batch = 4 * SAMPLES
     x, (weight, bias) = images(False, batch, 8), weights()
     full = batch * 4 * G * 8 * 8
@@ -78,8 +78,8 @@ def test_the_full_image_never_exists_on_the_way_forward() -> None:
     assert learning.numbers == looking.numbers == full // 4
 
 
-def test_a_stack_of_lenets_keeps_little_more_than_a_quarter_of_a_megabyte_per_waiting_client() -> None:
-    """With weights, two moments and an anchor of 0.25 MB each, that is what a thousand of them need."""
+def test_a_stack_of_lenets_keeps_about_a_quarter_of_a_megabyte_per_waiting_client() -> None:
+    """Together with weights, two moments and an anchor of 0.25 MB each, a thousand clients fit into memory."""
     members = [TorchLearner(build("lenet5", (1, 28, 28), 10)) for _ in range(5)]
     stack = StackedLearner(members, 3)
     x = torch.randn(32, 1, 28, 28).contiguous(memory_format=torch.channels_last)

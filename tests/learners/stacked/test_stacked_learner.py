@@ -1,4 +1,4 @@
-"""Several learners as one: the same numbers as alone, and members that stay learners of their own."""
+"""Several learners as one: the same values as separately, and members that remain complete learners."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_stack_learns_what_its_members_learn_alone(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", SHAPES)
-def test_a_member_shows_the_stacks_weights(model: str) -> None:
+def test_a_member_has_the_stacks_weights(model: str) -> None:
     members = learners(model)
     stack = StackedLearner(members, len(SHAPES[model]))
     x, y = private(model, 0)
@@ -90,7 +90,7 @@ def test_a_members_state_has_the_format_of_a_single_learner() -> None:
             assert torch.allclose(ours["optimizer"][index][name], value, rtol=0, atol=1e-12), (index, name)
 
 
-def test_a_restored_stack_goes_on_with_the_same_bits() -> None:
+def test_a_restored_stack_continues_bit_for_bit() -> None:
     members = learners("lenet5", torch.float64)
     stack = StackedLearner(members, 3)
 
@@ -103,7 +103,7 @@ def test_a_restored_stack_goes_on_with_the_same_bits() -> None:
     step(stack, 1)
     other_members = learners("lenet5")
     other = StackedLearner(other_members, 3)
-    step(other, 5)  # a history of its own, which must leave no trace
+    step(other, 5)  # an independent history, which must leave no trace
     other.load_state_dict(saved)
     step(other, 1)
     assert largest_difference(members, other_members) == 0
@@ -114,7 +114,7 @@ def test_a_restored_stack_goes_on_with_the_same_bits() -> None:
     assert largest_difference(members, other_members) == 0
 
 
-def test_an_anchor_stays_when_the_stack_moves_and_its_net_is_used_again() -> None:
+def test_an_anchor_does_not_change_with_the_stack_and_its_net_is_reused() -> None:
     stack = StackedLearner(learners("mlp-small"), 1)
     x, y = private("mlp-small", 0)
     anchor = stack.frozen()
@@ -141,7 +141,7 @@ def test_forgotten_passes_teach_nothing() -> None:
     stack.learn(d_cross_entropy(f, y))
 
 
-def test_layers_that_look_at_the_batch_or_draw_numbers_are_refused() -> None:
+def test_layers_that_depend_on_the_batch_or_draw_random_numbers_are_refused() -> None:
     for model in (SmallCNN((1, 8, 8), K, batch_norm=True), nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, K))):
-        with pytest.raises(TypeError, match="no layer that can be stacked"):
+        with pytest.raises(TypeError, match="cannot be stacked"):
             StackedLearner([TorchLearner(copy.deepcopy(model)) for _ in range(2)], 3)

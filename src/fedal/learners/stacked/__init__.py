@@ -1,1 +1,1 @@
-"""Several small nets of one architecture that learn as one."""
+"""Several small networks of one architecture that learn as one."""

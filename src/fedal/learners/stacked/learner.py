@@ -1,7 +1,7 @@
-"""Several torch learners of one architecture behind the two verbs of one, with a client axis in front of every tensor.
+"""Several torch learners of one architecture behind the interface of one, with a leading client axis on every tensor.
 
-The members stay what they are: their parameters and optimizer states are views of the stack's, so each can be
-evaluated, saved and restored alone, in the same format as if it had never been stacked.
+The parameters and optimizer states of the members are views of the stack's. So each member can be evaluated, saved and
+restored on its own, in the same format as if it had never been stacked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StackedLearner:
         self._net = StackedNet([member.module for member in self._members], input_rank)
         self._optimizer = FusedAdam(self._net.parameters, settings.lr, settings.weight_decay)
         self._pending: list[Tensor] = []
-        self._spares: list[StackedNet] = []  # nets of anchors that are gone, to be filled again
+        self._spares: list[StackedNet] = []  # nets of dropped anchors, for reuse
         for index, member in enumerate(self._members):
             for whole, own in zip(self._net.parameters, member.parameters, strict=True):
                 slots = self._optimizer.slots(whole)
@@ -38,7 +38,7 @@ class StackedLearner:
                 )
 
     def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
-        """No layer that can be stacked behaves differently in any mode."""
+        """All modes are equal: no layer that can be stacked depends on the mode.  -> (G, B, K)"""
         with torch.enable_grad():
             output = self._net(x)
         self._pending.append(output)
@@ -49,7 +49,7 @@ class StackedLearner:
             raise ValueError(f"learn() got {len(dlogits)} gradients for {len(self._pending)} pending passes")
         torch.autograd.backward(self._pending, dlogits)
         self._optimizer.step()
-        self._optimizer.zero_grad()  # now, not before the next step: a client that waits holds no gradients
+        self._optimizer.zero_grad()  # now rather than before the next step, so that a waiting client holds no gradients
         self.forget()
         for member in self._members:
             member.count_step()
@@ -74,7 +74,7 @@ class StackedLearner:
 
 
 class StackedFrozen:
-    """An anchor: all members as they were. Its net returns to the learner for the next anchor when it is dropped."""
+    """An anchor: earlier models of all members. When it is dropped, the next anchor reuses its net."""
 
     def __init__(self, net: StackedNet, spares: list[StackedNet]) -> None:
         self._spares = spares

@@ -1,9 +1,9 @@
-"""Networks of one architecture as one: small nets are bound by the cost of calling operators, not by arithmetic.
+"""Networks of one architecture as one: small networks are bound by operator calls, not by arithmetic.
 
-Parameters of all members lie one after the other along their first axis, so that G convolutions are one grouped
+Parameters of all members are concatenated along their first axis, so that G convolutions are one grouped
 convolution and G linear layers one batched matrix product. Between layers, images of all members are channels of one
-image (B, G*C, H, W) and vectors are (G, B, D). An input that all members share has no client axis: the first layer then
-is one dense layer that is G times as wide.
+image (B, G*C, H, W) and vectors are (G, B, D). An input that all members share has no client axis: the first layer is
+then one dense layer, G times as wide.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STACKED_LAYERS = (nn.Conv2d, HalvingMaxPool, nn.Linear, nn.Flatten, nn.ReLU)
 
 
 class StackedNet:
-    """G copies of one chain of layers, each with parameters of its own."""
+    """G copies of one chain of layers, each with its own parameters."""
 
     def __init__(self, members: Sequence[nn.Module], input_rank: int) -> None:
         self.size = len(members)
@@ -31,18 +31,18 @@ class StackedNet:
         self._layers = [part for part in members[0].modules() if not any(part.children())]
         for layer, following in pairwise([None, *self._layers, None]):
             if isinstance(layer, nn.Conv2d) != isinstance(following, HalvingMaxPool):
-                raise TypeError("convolutions and pools can be stacked only as pairs")
+                raise TypeError("convolutions and pools can only be stacked in pairs")
             if isinstance(layer, nn.Conv2d) and (layer.bias is None or layer.groups != 1):
-                raise TypeError("a convolution without bias or in groups is no layer that can be stacked")
+                raise TypeError("convolutions without bias or with groups cannot be stacked")
             if layer is not None and not isinstance(layer, STACKED_LAYERS):
-                raise TypeError(f"{type(layer).__name__} is no layer that can be stacked")
+                raise TypeError(f"{type(layer).__name__} layers cannot be stacked")
         self.parameters = [
             nn.Parameter(_joined([parameter.detach() for parameter in same]))
             for same in zip(*(member.parameters() for member in members), strict=True)
         ]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Logits of every member; x has a client axis in front, or none if it is shared.  -> (G, B, K)"""
+        """Logits of every member; x has a leading client axis, or none if it is shared.  -> (G, B, K)"""
         parameters = iter(self.parameters)
         shared = x.dim() == self._input_rank + 1
         if not shared and isinstance(self._layers[0], nn.Conv2d):
@@ -60,11 +60,11 @@ class StackedNet:
         return x
 
     def part(self, whole: Tensor, member: int) -> Tensor:
-        """What of a parameter, or of a tensor in its shape, belongs to a member: a view."""
+        """A member's part of a parameter, or of a tensor in its shape, as a view."""
         return whole.chunk(self.size)[member]
 
     def frozen_copy(self) -> StackedNet:
-        """The same layers with parameters that stay as they are now."""
+        """A copy with the same layers and fixed parameters."""
         other = copy.copy(self)
         other.parameters = [nn.Parameter(p.detach().clone(), requires_grad=False) for p in self.parameters]
         return other

@@ -1,10 +1,9 @@
-"""A convolution and the pool after it as one operator of a stack, because of what lies between them.
+"""A convolution and its pool as one operator of a stack, to avoid the large tensor between them.
 
-The full image of all members is the largest tensor of a pass: 3 MB for five LeNet5, four times what follows. As long
-as it comes and goes, whatever a waiting client keeps is laid beside it and leaves holes in the heap that the next one
-does not fit into: 57 MB with 200 clients. So it never exists on the way forward, where some samples are convolved and
-pooled at a time, and on the way back, where the gradient of the weights needs all of it, every thread uses the same
-memory again.
+The full image of all members is the largest tensor of a pass: 3 MB for five LeNet5, four times what follows. Allocating
+and freeing it next to the memory of waiting clients leaves holes in the heap that the next image does not fit: 57 MB
+with 200 clients. So the forward pass never builds it: it convolves and pools a few samples at a time. The backward pass
+needs all of it for the gradient w.r.t. the weights; there every thread reuses the same memory.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from torch.nn import functional as F
 from fedal import kernels
 from fedal.models.pooling import HalvingMaxPool, halved, spread
 
-SAMPLES = 16  # at a time
+SAMPLES = 16  # processed at a time
 _of_thread = threading.local()
 
 
 def pooled_convolution(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor, groups: int, shared: bool) -> Tensor:
-    """`HalvingMaxPool()(layer(x))` for all members: their channels lie side by side, in x too unless it is shared."""
+    """`HalvingMaxPool()(layer(x))` for all members. Their channels are concatenated, in x too unless it is shared."""
     if torch.is_grad_enabled():
         pooled: Tensor = _PooledConvolution.apply(x, weight, bias, layer, groups, shared)  # type: ignore[no-untyped-call]
         return pooled
@@ -35,16 +34,16 @@ def pooled_convolution(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor
 
 
 def _convolved(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor, groups: int) -> Iterator[Tensor]:
-    """The full images, some samples at a time."""
+    """The full images, a few samples at a time."""
     assert not isinstance(layer.padding, str)
     for part in torch.split(x, SAMPLES):
         yield F.conv2d(part, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
 
 
 class _PooledConvolution(torch.autograd.Function):
-    """A shared input needs no gradient; that of its weights is computed group by group.
+    """A shared input needs no gradient; the gradient w.r.t. its weights is computed by group.
 
-    oneDNN's dense kernel for the gradient of a few channels is 4 times slower than its grouped one.
+    oneDNN's dense kernel for the gradient of a few channels takes 4 times as long as its grouped one.
     """
 
     @staticmethod
@@ -69,13 +68,13 @@ class _PooledConvolution(torch.autograd.Function):
         if ctx.shared:
             x = x.repeat(1, groups, 1, 1).contiguous(memory_format=torch.channels_last)
         shape = (layer.stride, layer.padding, layer.dilation, False, [0, 0], groups)
-        wanted = [ctx.needs_input_grad[0], True, True]
-        d_x, d_weight, d_bias = kernels.convolution_backward(full, x, weight, [len(weight)], *shape, wanted)
+        needed = [ctx.needs_input_grad[0], True, True]
+        d_x, d_weight, d_bias = kernels.convolution_backward(full, x, weight, [len(weight)], *shape, needed)
         return d_x, d_weight, d_bias, None, None, None
 
 
 def _scratch(shape: tuple[int, int, int, int], like: Tensor) -> Tensor:
-    """Memory of this thread for an image, channels innermost; its content is what was there."""
+    """This thread's memory for an image, channels-last; its content is undefined."""
     batch, channels, height, width = shape
     size = math.prod(shape)
     memory: Tensor = getattr(_of_thread, "memory", like.new_empty(0))

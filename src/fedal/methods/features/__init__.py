@@ -1,1 +1,1 @@
-"""Methods that also send features of public samples, or how similar these look."""
+"""Methods that also send features of public samples, or similarities between these."""

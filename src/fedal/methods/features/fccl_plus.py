@@ -1,9 +1,9 @@
 """FCCL+ (Huang, Ye, Shi, Du, TPAMI 2023): FCCL plus similarities of public samples, and non-target distillation.
 
-Besides logits, clients exchange how similar the samples of a public batch look to them: cosines of features, never the
-features, so widths may differ. In local training the previous self teaches on the classes that are not the label.
-From the authors' code; docs/methods/fccl+.md says what differs: one forward pass for logits and features, a std that
-fits its correlation, teachers in evaluation mode, local training before the exchange, no teacher in the first round.
+Besides logits, clients exchange the similarities between the samples of a public batch: cosines of features, never the
+features, so widths may differ. In local training, the previous model teaches on all classes except the label.
+From the authors' code; docs/methods/fccl+.md lists the differences: one forward pass for logits and features, a
+std that fits its correlation, teachers in evaluation mode, local training before the exchange, no teacher in round 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedal.methods.outputs.fedmd import FedMDServer
 class FCCLPlusOptions(CorrelationOptions):
     temperature: float = Field(3.0, gt=0, description="temperature T of the non-target distillation")
     renormalise: bool = Field(
-        False, description="softmax over the K - 1 other classes only: a true KL, unlike the authors' code"
+        False, description="softmax over the K - 1 other classes only: a true KL divergence, unlike the authors' code"
     )
     similarity: float = Field(3.0, ge=0, description="weight mu of the similarity distillation on public data")
     similarity_temperature: float = Field(0.02, gt=0, description="temperature omega of the similarities")
@@ -60,7 +60,7 @@ class FCCLPlusClient(CorrelationClient):
         self.renew_optimizer()
 
     def _pull(self, x: Tensor, f: Tensor, y: Tensor) -> Tensor | None:
-        """weight * T^2 * non-target distillation of the previous self, its gradient; None in the first round."""
+        """Gradient of weight * T^2 * non-target distillation from the previous model; None in the first round."""
         if not self.hp.inter or "inter" not in self.teachers:
             return None
         T = self.hp.temperature
@@ -71,13 +71,13 @@ class FCCLPlusClient(CorrelationClient):
 
 def _refuse(options: FCCLPlusOptions, n_classes: int) -> str | None:
     if options.renormalise and n_classes == 2:
-        return "with 2 classes there is one class beside the label, and renormalise = true makes its teacher void."
+        return "renormalise = true has no effect with 2 classes: only one is not the label. Set it to false."
     return None
 
 
 METHOD = Method(
     name="fccl+",
-    summary="FCCL, and similarities of public samples; the previous self teaches on all classes but the label",
+    summary="FCCL, and similarities of public samples; the previous model teaches on all classes except the label",
     options=FCCLPlusOptions,
     client=FCCLPlusClient,
     server=FCCLPlusServer,

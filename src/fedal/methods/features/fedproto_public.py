@@ -1,8 +1,8 @@
 """FedProto as the FedAL paper adapts it to unlabelled public data: FedMD on features instead of outputs.
 
-The paper says only that knowledge is distilled on the features before the fully connected layer and that all must have
-one width. Reconstructed here: the mean squared distance (over batch and width) to the mean features of the others, and
-no class prototypes, because public data have no labels.
+The paper says only that knowledge is distilled on the features before the fully connected layer and that all clients
+need the same width. Reconstructed here: the mean squared distance (over batch and width) to the mean features of the
+others, and no class prototypes, because the public data has no labels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FedProtoPublicClient(ClientLogic):
             _, g = self.learner.logits_and_features(self.public.batch(t, i), self.hp.public_mode)
             down = yield PublicFeatures(g)
             distance = mse(leave_one_out(down.mean, g, down.count), g)
-            self.step(features=weighted(self.hp.distillation, distance.gradient))  # the last layer takes no step
+            self.step(features=weighted(self.hp.distillation, distance.gradient))  # the last layer does not change
 
 
 METHOD = Method(

@@ -1,1 +1,1 @@
-"""Methods that send nothing but outputs on public samples and gradients in them."""
+"""Methods that send nothing but outputs on public samples and gradients w.r.t. them."""

@@ -1,11 +1,11 @@
-"""CFD (Sattler, Marban, Rischke, Samek 2020; arXiv 2012.00632): MHAT with soft labels squeezed into a few bits.
+"""CFD (Sattler, Marban, Rischke, Samek 2020; arXiv 2012.00632): MHAT with soft labels of a few bits.
 
 From the authors' public code: constrained quantiser in both directions, probabilities averaged, dual distillation
-(into the server's model and back). Delta coding, which their code leaves to a later measurement, is real here: the
-bytes on the meter are those of a codec that encodes and decodes (fedal/quantise.py). Defaults: as the authors, one bit
-each way. Preset `paper`: 32 bits and no delta coding, as the FedAL paper, which equates CFD with MHAT.
-Differs: client models are kept between rounds, exchanges go by public batch, and the server teaches only after a
-warm-up, because hard labels of an untrained model are noise that clients would believe (docs/methods/cfd.md).
+(into the server's model and back). Their code estimates delta coding with an ideal entropy coder. Here it is real: the
+bytes counted are those that a codec writes (fedal/quantise.py). Defaults: one bit each way, as the authors use.
+Preset `paper`: 32 bits and no delta coding, as in the FedAL paper, which equates CFD with MHAT.
+Differences: client models are kept between rounds, each exchange covers one public batch, and the server teaches only
+after a warm-up, because hard labels of an untrained model are noise (docs/methods/cfd.md).
 """
 
 from __future__ import annotations
@@ -28,17 +28,15 @@ class CFDOptions(ServerDistillationOptions):
     average: Literal["logits", "probs"] = Field(
         "probs", description="the server's target: mean of the probabilities, or (b_up = 32) softmax of the mean logits"
     )
-    b_up: int = Field(1, ge=1, le=UNQUANTISED, description="bits of the quantiser, upwards; 32: no quantiser")
-    b_down: int = Field(1, ge=1, le=UNQUANTISED, description="bits of the quantiser, downwards; 32: no quantiser")
+    b_up: int = Field(1, ge=1, le=UNQUANTISED, description="bits of the quantiser for uploads; 32: no quantiser")
+    b_down: int = Field(1, ge=1, le=UNQUANTISED, description="bits of the quantiser for replies; 32: no quantiser")
     delta: bool = Field(True, description="send only soft labels that changed since the sample was last sent")
     server_steps: int = Field(5, ge=1, description="steps of the server's model on each public batch")
-    warmup: int = Field(
-        50, ge=0, description="iterations at the start in which the server learns but does not teach yet"
-    )
+    warmup: int = Field(50, ge=0, description="initial iterations in which the server learns but does not teach yet")
 
 
 def codecs(options: CFDOptions, n_samples: int, n_classes: int) -> dict[str, LabelCodec]:
-    """Those of one client at one end, `up` and `down`."""
+    """The codecs `up` and `down` of one client, at one end."""
     bits = {"up": options.b_up, "down": options.b_down}
     return {way: LabelCodec(each, n_samples, n_classes, delta=options.delta) for way, each in bits.items()}
 
@@ -69,14 +67,14 @@ class CFDClient(TaughtClient):
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
         self._up, self._down = codecs(self.hp, len(self.public), self.private.n_classes).values()
-        self._in_step = False  # whether the last upload was answered: then both ends remember the same codes
+        self._in_step = False  # whether the last upload got its reply: both ends then keep the same codes
 
     def write(self, f: Tensor, ids: Indices) -> Codes:
         begins = not self._in_step
         if begins:
             self._up.reset()
             self._down.reset()
-        self._in_step = False  # until the answer is read; a client that is cut off begins anew
+        self._in_step = False  # until the reply is read; after a lost reply both ends start from scratch
         labels = f if self.hp.average == "logits" else self.probs(f)
         return Codes(self._up.encode(labels, ids), int(begins))
 
@@ -89,7 +87,7 @@ class CFDClient(TaughtClient):
 
 def _refuse(options: CFDOptions, n_classes: int) -> str | None:
     if options.average == "logits" and options.b_up != UNQUANTISED:
-        return f"average = logits needs logits, b_up = {options.b_up} sends quantised probabilities. Set b_up = 32."
+        return f"average = logits needs logits; b_up = {options.b_up} sends quantised probabilities. Set b_up = 32."
     return None
 
 

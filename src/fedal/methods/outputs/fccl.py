@@ -1,10 +1,10 @@
-"""FCCL (Huang, Ye, Du, CVPR 2022): correlate logits on public data, distil own former selves on private data.
+"""FCCL (Huang, Ye, Du, CVPR 2022): correlate logits on public data, distil earlier models on private data.
 
-On public batches the logits of each class should correlate with the mean logits of that class and anti-correlate with
-those of the others. In local training two frozen teachers hold what was learnt: `inter`, the client at the end of its
-previous local phase, and `intra`, the client as it was when it had pre-trained alone.
-From the authors' code (its second version, where the target is the mean over all); docs/methods/fccl.md says what
-differs: a std that fits its correlation, teachers in evaluation mode, local training before the exchange.
+On public batches, the logits of each class should correlate with the mean logits of that class and anti-correlate with
+those of the others. In local training, two frozen teachers preserve earlier knowledge: `inter`, the client's model at
+the end of its previous local phase, and `intra`, its model after local pre-training.
+From the authors' code (its second version, where the target is the mean over all); docs/methods/fccl.md lists the
+differences: a std that fits its correlation, teachers in evaluation mode, local training before the exchange.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ class CorrelationOptions(TransferOptions):
     """Options of FCCL and FCCL+."""
 
     correlation: float = Field(1.0, ge=0, description="weight of the cross-correlation loss on public data")
-    off_diagonal: float = Field(0.0051, ge=0, description="weight lambda of unlike classes inside that loss")
+    off_diagonal: float = Field(0.0051, ge=0, description="weight lambda of different classes inside that loss")
     self_target: Literal["current", "previous", "exclude"] = Field(
         "current",
-        description="own part of the mean to correlate with: present logits, those of the inter teacher, or none",
+        description="the client's own part of the mean to correlate with: current logits, the inter teacher's, or none",
     )
     unbiased_std: bool = Field(
-        False, description="as the authors: std over B - 1 but correlation over B, which never reaches 1"
+        False, description="as in the authors' code: std over B - 1 but correlation over B, which never reaches 1"
     )
     fresh_public_optimizer: bool = Field(
         True,
-        description="as the authors: a new optimizer for every public step, and one for the local phase after them",
+        description="as in the authors' code: new optimizers for each public step and the next local phase",
     )
     teacher_mode: Literal["eval", "train"] = Field("eval", description="what BatchNorm does in frozen teachers")
     inter: float = Field(1.0, ge=0, description="weight of the teacher from the end of the previous local phase")
 
 
 class FCCLOptions(CorrelationOptions):
-    intra: float = Field(1.0, ge=0, description="weight of the teacher that has only pre-trained")
+    intra: float = Field(1.0, ge=0, description="weight of the teacher from the end of pre-training")
     pretrain_iterations: int = Field(
-        50, ge=0, description="local iterations before the first exchange, in whole rounds; 0: no intra teacher"
+        50, ge=0, description="local iterations before the first exchange, in full rounds; 0: no intra teacher"
     )
 
     @property
@@ -74,7 +74,10 @@ class CorrelationClient(ClientLogic):
         return self.learner.frozen(self.hp.teacher_mode)
 
     def d_correlation(self, x: Tensor, f: Tensor, down: Consensus) -> Tensor | None:
-        """Gradient in f of the cross-correlation with the mean of all who spoke, self as `self_target` says."""
+        """Gradient w.r.t. f of the cross-correlation with the mean; `self_target` sets this client's part of it.
+
+        (B, ...), (B, K) -> (B, K)
+        """
         if self.hp.self_target == "current":
             target = down.mean
         elif self.hp.self_target == "exclude":
@@ -126,14 +129,14 @@ class FCCLClient(CorrelationClient):
         self.renew_optimizer()
 
     def _pull(self, name: str, x: Tensor, f: Tensor) -> Tensor | None:
-        """weight * KL(p(teacher) || p), its gradient; None before there is such a teacher."""
+        """Gradient of weight * KL(p(teacher) || p); None while there is no such teacher."""
         weight, teacher = getattr(self.hp, name), self.teachers.get(name)
         return weighted(weight, d_kl(teacher(x), f, self.hp.temperature)) if teacher and weight else None
 
 
 METHOD = Method(
     name="fccl",
-    summary="correlate logits class by class on public data; distil own former selves on private data",
+    summary="correlate logits class by class on public data; distil earlier models on private data",
     options=FCCLOptions,
     client=FCCLClient,
     server=FCCLServer,

@@ -1,8 +1,8 @@
 """FedAL: black-box federated knowledge distillation enabled by adversarial learning (arXiv 2311.16584).
 
-Algorithm 1. The server trains a discriminator to tell whose output it sees; each client learns from the mean of the
-others, from the gradient that makes it indistinguishable, and from its own former self so that it forgets less.
-Where the paper is open or slips, docs/deviations.md says what is done here and why.
+Algorithm 1. The server trains a discriminator to predict which client an output came from. Each client learns from the
+mean of the others, from the gradient that makes it indistinguishable, and from its earlier model to forget less.
+Where the paper is ambiguous or slips, docs/deviations.md explains what is done here and why.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class FedALOptions(LessForgettingOptions):
     adversarial: float = Field(1.0, ge=0, description="weight of U_n: become indistinguishable from the others")
     discriminator_temperature: float = Field(2.0, gt=0, description="temperature E of the discriminator's input")
     discriminator_lr: float = Field(1e-4, gt=0, description="step size eta_d of the discriminator")
-    discriminator_optimizer: Literal["adam", "sgd"] = Field("adam", description="how the discriminator steps")
+    discriminator_optimizer: Literal["adam", "sgd"] = Field("adam", description="optimizer of the discriminator")
     discriminator_hidden: tuple[PositiveInt, ...] = Field((32, 265), description="widths of its hidden layers")
     discriminator_leak: float = Field(0.0, ge=0, lt=1, description="negative slope of its ReLUs (0 = plain ReLU)")
-    discriminator_clip: float = Field(0.0, ge=0, description="largest norm of its gradient; 0 = no clipping")
+    discriminator_clip: float = Field(0.0, ge=0, description="maximum norm of its gradient; 0 = no clipping")
 
 
 class FedALServer(ServerLogic):

@@ -1,7 +1,7 @@
-"""FedMD (Li and Wang 2019) as the FedAL paper states it: logits are averaged, then softmaxed; self is excluded.
+"""FedMD (Li and Wang 2019) as the FedAL paper states it: mean logits of the others, then softmax.
 
-Differs from its authors' code, which digests a mean absolute error on an inclusive mean after pre-training on labelled
-public data: here public data have no labels (docs/deviations.md). `distance = "l1"` gives the authors' distance.
+The authors' code differs: it minimises the mean absolute error to an inclusive mean after pre-training on labelled
+public data. Here public data has no labels (docs/deviations.md). `distance = "l1"` selects the authors' distance.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedal.methods.server import Replies, ServerLogic, ServerRound, stack_output
 class FedMDOptions(TransferOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the distance to the mean of the others")
     distance: Literal["kl", "l1", "mse"] = Field(
-        "kl", description="that distance: the paper's KL, or l1/mse on logits as in other public code"
+        "kl", description="distance: the paper's KL divergence, or l1/mse on logits as in other public code"
     )
 
 
@@ -38,7 +38,7 @@ class FedMDServer(ServerLogic):
         return reply
 
     def consensus(self, f: Tensor, uploads: Sequence[Any]) -> Message:
-        """What all who spoke are told of their stacked outputs f."""
+        """The reply to all clients that responded, from their stacked outputs f.  (N, B, K)"""
         return Consensus(mean_over_clients(f), len(f))
 
 

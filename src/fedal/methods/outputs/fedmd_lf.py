@@ -1,7 +1,7 @@
 """FedMD-LF, the ablation of the FedAL paper: FedMD with less-forgetting regularisers in both stages, no discriminator.
 
-The gradient of KL(p(theta0) || p(theta)) is zero at theta0, so with tau = 1 it equals FedMD exactly; it means something
-from tau = 2 on. The paper states no tau for it: the preset uses FedAL's 5.
+The gradient of KL(p(theta0) || p(theta)) is zero at theta0, so with tau = 1 the method equals FedMD exactly; the
+regularisers act from tau = 2 on. The paper states no tau for it: the preset uses FedAL's 5.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fedal.methods.outputs.fedmd import FedMDServer
 
 class LessForgettingOptions(TransferOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the KL divergence to the mean of the others")
-    keep_local: float = Field(1.0, ge=0, description="weight of r^loc: do not forget others in local training")
-    keep_global: float = Field(1.0, ge=0, description="weight of r^glo: do not forget own data in the transfer")
+    keep_local: float = Field(1.0, ge=0, description="weight of r^loc: keep the others' knowledge in local training")
+    keep_global: float = Field(1.0, ge=0, description="weight of r^glo: keep what private data taught in the transfer")
 
 
 class FedMDLFClient(ClientLogic):

@@ -1,4 +1,4 @@
-"""Lonely training: every client learns from its own data only. The floor that any exchange has to beat."""
+"""Local-only training: each client learns from its own data alone. The baseline any exchange must beat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LocalClient(ClientLogic):
 
 METHOD = Method(
     name="local",
-    summary="each client alone on its own data: the floor",
+    summary="local-only training: each client on its own data, no exchange",
     options=MethodOptions,
     client=LocalClient,
 )

@@ -1,8 +1,8 @@
 """MHAT (Hu et al., Information Sciences 2021): the server trains an auxiliary model on the mean outputs of the clients.
 
-A reconstruction from the FedAL paper's description: no public code is known. Logits are averaged with equal weights (as
-FedMD in the FedAL paper), the auxiliary model takes `server_steps` on each public batch and answers after them.
-All of the algorithm is in server_distillation.py; CFD without compression and with `average = "logits"` is the same.
+A reconstruction from the FedAL paper's description: no public code is known. Logits are averaged with equal weights,
+as for FedMD in the FedAL paper. The auxiliary model takes `server_steps` on each public batch, then replies.
+The whole algorithm is in server_distillation.py; CFD without compression and with `average = "logits"` is the same.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """PerFed-CKT (Cho, Wang, Chiruvolu, Joshi 2021, arXiv 2109.08119; later COMET): distil the mean of similar clients.
 
 The server groups the clients by their outputs on the public batch (C-means) and sends all centroids; each client learns
-from the nearest. A personalisation method: it does not try to make every client good at everybody's data.
-A reconstruction: the authors published no code, and a public re-implementation clusters sample by sample. Joint
-regulariser, output space and distance are open; docs/methods/perfed-ckt.md says what is done here and why.
+from the nearest. A personalisation method: it does not aim to make every client good on the pooled data.
+A reconstruction: the authors published no code, and a public re-implementation clusters each sample separately. Joint
+regulariser, output space and distance are unspecified; docs/methods/perfed-ckt.md explains the choices made here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedal.seeding import philox_key, raw_bits
 
 
 class PerFedCKTOptions(TransferOptions):
-    clusters: int = Field(2, ge=1, description="groups C of similar clients; at most as many as there are clients")
+    clusters: int = Field(2, ge=1, description="groups C of similar clients; at most the number of clients")
     distillation: float = Field(1.0, ge=0, description="weight lambda of the distance to the nearest centroid")
     space: Literal["probs", "logits"] = Field("probs", description="what is clustered, averaged and distilled")
     loss: Literal["l2", "kl"] = Field("l2", description="distance to the centroid: squared (sum over classes) or KL")
@@ -39,10 +39,10 @@ class PerFedCKTServer(ServerLogic):
         super().__init__(setup)
         if self.hp.clusters > len(setup.roster):
             raise NotApplicableError(
-                f"perfed-ckt: clusters = {self.hp.clusters} for {len(setup.roster)} clients; at most one each."
+                f"perfed-ckt: clusters = {self.hp.clusters} for {len(setup.roster)} clients; expected at most as many."
             )
         self._key = philox_key(setup.seed, "clusters")
-        self.cluster_of: dict[str, int] = {}  # the newest of each client: where the next C-means starts
+        self.cluster_of: dict[str, int] = {}  # each client's latest cluster, where the next C-means starts
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
         reply: Replies | None = None
@@ -66,17 +66,18 @@ class PerFedCKTClient(ClientLogic):
             s = outputs_in_space(f, self.hp)
             centroid = down.values[nearest(s.flatten()[None], down.values.flatten(1))[0]]
             pull = weighted(self.hp.distillation, self._d_distance(centroid, f))
-            # Alone in a cluster there is nothing to learn. A step would only follow the momentum of local training.
+            # A client alone in its cluster has nothing to learn; a step would only follow the optimizer's momentum.
             self.step(distillation=pull if pull is not None and pull.any() else None)
 
     def _d_distance(self, centroid: Tensor, f: Tensor) -> Tensor:
-        """Gradient in f of the distance from the centroid."""
+        """Gradient w.r.t. f of the distance to the centroid.  (B, K), (B, K) -> (B, K)"""
         if self.hp.space == "probs":
             return (kl_to_probs if self.hp.loss == "kl" else l2_of_probs)(centroid, f, self.hp.temperature).gradient
         return (kl(centroid, f, self.hp.temperature) if self.hp.loss == "kl" else l2(centroid, f)).gradient
 
 
 def outputs_in_space(f: Tensor, options: PerFedCKTOptions) -> Tensor:
+    """Logits f, or their probabilities, as the option `space` selects.  (..., K) -> (..., K)"""
     return torch.softmax(f / options.temperature, -1) if options.space == "probs" else f
 
 

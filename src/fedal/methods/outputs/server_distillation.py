@@ -1,7 +1,7 @@
-"""Distillation through a model that the server owns: what CFD and MHAT have in common.
+"""Distillation through a model that the server owns, as CFD and MHAT do.
 
-Clients upload what they think of a public batch; the server's model learns the consensus and then teaches its own
-opinion. The consensus includes the reader: what a student learnt from all cannot be taken apart again.
+Clients upload outputs on a public batch; the server's model learns their mean and then teaches its own outputs. The
+mean includes the receiving client, because what the model learned from all clients cannot be separated again.
 """
 
 from __future__ import annotations
@@ -28,22 +28,20 @@ class ServerDistillationOptions(TransferOptions):
     average: Literal["logits", "probs"] = Field(
         "logits", description="the server's target: softmax of the mean logits, or mean of the probabilities"
     )
-    server_model: str = setting(  # never a module: a foreign run folder may name it
+    server_model: str = setting(  # never an import path: an untrusted run folder may name it
         "auto",
-        "the server's model, a name of `fedal models`; auto: the largest candidate of the data set",
+        "the server's model, a name of `fedal models`; auto: the largest candidate of the dataset",
         pattern="^[a-z0-9-]+$",
         sites=True,
         changes="weights",
         expected="auto or a name of `fedal models`",
     )
     server_steps: int = Field(1, ge=1, description="steps of the server's model on each public batch")
-    warmup: int = Field(
-        0, ge=0, description="iterations at the start in which the server learns but does not teach yet"
-    )
+    warmup: int = Field(0, ge=0, description="initial iterations in which the server learns but does not teach yet")
 
 
 class DistillingServer(ServerLogic):
-    """Learns from all, then teaches all. `read` and `write` say in which form opinions travel."""
+    """Learns from all clients, then teaches them. `read` and `write` define how outputs are encoded."""
 
     learner: Learner
     kept: ClassVar[tuple[str, ...]] = ("learner",)
@@ -65,18 +63,18 @@ class DistillingServer(ServerLogic):
             for _ in range(self.hp.server_steps):
                 f = self.learner.logits(x)
                 self.learner.learn(kl_to_probs(target, f, self.hp.temperature).gradient)  # L_S
-            f = self.learner.logits(x, "frozen")  # after the step, with the statistics of the batch it learnt from
+            f = self.learner.logits(x, "frozen")  # after the step, with the statistics of the batch it learned from
             self.learner.forget()
             reply = {n: self.write(n, f, ids) for n in present}
         return reply
 
     def read(self, client_id: str, message: Message, ids: Indices) -> Tensor:
-        """What a client thinks of the public samples `ids`: logits or probabilities, as `average` says."""
+        """A client's logits or probabilities, as `average` selects, on the public samples `ids`.  -> (B, K)"""
         assert isinstance(message, Outputs)
         return message.values if self.hp.average == "logits" else self.probs(message.values)
 
     def write(self, client_id: str, f: Tensor, ids: Indices) -> Message:
-        """The logits of the server's model, for one client."""
+        """The reply to one client: the logits of the server's model.  (B, K), (B,)"""
         return Outputs(f)
 
     def probs(self, f: Tensor) -> Tensor:
@@ -96,11 +94,11 @@ class TaughtClient(ClientLogic):
             self.step(distillation=weighted(weight, taught.gradient))
 
     def write(self, f: Tensor, ids: Indices) -> Message:
-        """The upload that says f about the public samples `ids`."""
+        """The upload of logits f on the public samples `ids`.  (B, K), (B,)"""
         return Outputs(f)
 
     def read(self, message: Message, f: Tensor, ids: Indices) -> Tensor:
-        """The server's probabilities on these samples, in the kind of numbers of the own logits f."""
+        """The server's probabilities on these samples, in the dtype of the logits f.  -> (B, K)"""
         assert isinstance(message, Outputs)
         return self.probs(message.values)
 

@@ -1,1 +1,1 @@
-"""Methods that send the parameters of models: not black-box."""
+"""Methods that send model parameters: not black-box."""

@@ -1,7 +1,7 @@
 """FedAvg (McMahan et al. 2017): the weights of all clients are averaged at the end of every round.
 
-Not black-box: parameters and architecture leave the client. Here to show what sharing them buys. The FedAL paper uses
-it in its communication figure without stating its local steps: tau, like the other methods.
+Not black-box: parameters and architecture leave the client. It is here to show what sharing them gains. The FedAL paper
+uses it in its communication figure without stating its local steps: here tau, as in the other methods.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fedal.methods.server import ServerRound
 
 class FedAvgServer(GroupServer):
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        reply = yield from self.joins(t, clients)
+        reply = yield from self.common_start(t, clients)
         up = yield reply
         return self.average_of_each(clients, up)
 
 
 class FedAvgClient(GroupClient):
     def round(self, t: int) -> ClientRound:
-        yield from self.joins(t)
+        yield from self.common_start(t)
         self.local_training(t)
         yield from self.group_step()
 

@@ -2,7 +2,7 @@
 
 `transfer = "clients"` is what the FedAL paper describes (tau steps of client-side distillation, then group averages),
 `"server"` is the authors' version: the server distils the mean logits of all uploaded models into each group's average.
-Differs from the authors' server: no labelled validation set (a fixed number of steps) and a constant step size.
+Differences from the authors' server: no labelled validation set (a fixed number of steps) and a constant step size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedal.methods.server import Replies, ServerRound, ServerSetup, Uploads, aft
 
 
 class FedDFOptions(GroupOptions, FedMDOptions):
-    transfer: Literal["clients", "server"] = Field("clients", description="who distils: see docs/methods/feddf.md")
+    transfer: Literal["clients", "server"] = Field("clients", description="where to distil: see docs/methods/feddf.md")
     server_steps: int = Field(20, ge=1, description="steps of transfer=server in each round (authors: up to 10000)")
 
 
@@ -37,12 +37,12 @@ class FedDFServer(GroupServer, FedMDServer):
         objects = [name for name in self._architectures.values() if name.startswith("<")]
         if self.hp.transfer == "server" and objects:
             raise NotApplicableError(
-                f"feddf with transfer=server must rebuild every model at the server, and {objects[0]} has no name. "
-                "Give it as package.module:factory, or use transfer=clients."
+                f"feddf with transfer=server must rebuild every model at the server, but {objects[0]} has no name. "
+                "Name it package.module:factory, or use transfer=clients."
             )
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        reply = yield from self.joins(t, clients)
+        reply = yield from self.common_start(t, clients)
         if self.hp.transfer == "clients":
             reply = yield from after(reply, FedMDServer.round(self, t, clients))
         up = yield reply
@@ -53,7 +53,7 @@ class FedDFServer(GroupServer, FedMDServer):
         return super().expected_batch(t, i) if self.hp.transfer == "clients" else None
 
     def _distilled(self, t: int, clients: Sequence[str], up: Uploads, averages: Replies) -> Replies:
-        """Each group's average learns from the mean logits of all uploaded models, which stay as they are."""
+        """Each group's average, distilled from the mean logits of all uploaded models, which do not change."""
         assert self.public is not None
         batches = [self.public.batch_at(t * self.hp.server_steps + i) for i in range(self.hp.server_steps)]
         ensemble = torch.stack([self._answers(n, up[n], batches) for n in clients if n in up])
@@ -81,7 +81,7 @@ class FedDFServer(GroupServer, FedMDServer):
 
 class FedDFClient(GroupClient, FedMDClient):
     def round(self, t: int) -> ClientRound:
-        yield from self.joins(t)
+        yield from self.common_start(t)
         if self.hp.transfer == "clients":
             yield from FedMDClient.round(self, t)
         else:

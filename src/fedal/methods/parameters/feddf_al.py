@@ -1,7 +1,7 @@
 """FedDF-AL, the FedAL paper's extension to shareable models: FedAL, then averaged weights inside each architecture.
 
-A reconstruction: the paper gives it one sentence and a figure. Weights are averaged after the transfer: averaged before
-it, the members of a group would speak with one voice and the discriminator could only push them apart again.
+A reconstruction: the paper gives it one sentence and a figure. Weights are averaged after the transfer. Averaged before
+it, the members of a group would send equal outputs, and the discriminator could only drive them apart again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FedDFALOptions(GroupOptions, FedALOptions):
 
 class FedDFALServer(GroupServer, FedALServer):
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        reply = yield from self.joins(t, clients)
+        reply = yield from self.common_start(t, clients)
         reply = yield from after(reply, FedALServer.round(self, t, clients))
         up = yield reply
         return self.average_of_each(clients, up)
@@ -30,7 +30,7 @@ class FedDFALServer(GroupServer, FedALServer):
 
 class FedDFALClient(GroupClient, FedALClient):
     def round(self, t: int) -> ClientRound:
-        yield from self.joins(t)
+        yield from self.common_start(t)
         yield from FedALClient.round(self, t)
         yield from self.group_step()
 

@@ -1,8 +1,8 @@
 """Parameter averaging among clients with the same architecture: the step that FedAvg, FedDF and FedDF-AL share.
 
-At the very start the members of a group take over the weights of its first member, since averaging different random
-initialisations would destroy them. A client alone in its group gets its own weights back, to the bit, and keeps its
-optimizer; members of larger groups restart theirs, because moments of a model that was replaced mean nothing.
+At the start, all members of a group take the weights of its first member, since averaging different random
+initialisations would destroy them. A client alone in its group gets its own weights back, bit for bit, and keeps its
+optimizer. Members of larger groups reset theirs, because the moments of a replaced model are meaningless.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Weighting = Literal["samples", "uniform"]
 
 
 class GroupOptions(MethodOptions):
-    weighting: Weighting = Field("samples", description="members count by their private samples, or all the same")
+    weighting: Weighting = Field("samples", description="weight of a member: its private samples, or equal for all")
 
 
 class GroupClient(ClientLogic):
@@ -32,14 +32,14 @@ class GroupClient(ClientLogic):
     learner: WeightLearner
 
     def group_step(self) -> ClientRound:
-        """Sends the weights and takes over those that come back."""
+        """Sends the weights and loads those that come back."""
         down = yield Weights(self.learner.weights(), len(self.private))
         self.learner.load_weights(down.values)
         if down.members > 1:
             self.learner.reset_optimizer()
 
-    def joins(self, t: int) -> ClientRound:
-        """The exchange that gives a group its common start; later rounds have none."""
+    def common_start(self, t: int) -> ClientRound:
+        """The exchange in round 0 that gives a group common initial weights; later rounds have none."""
         if t == 0:
             yield from self.group_step()
 
@@ -52,7 +52,7 @@ class GroupServer(ServerLogic):
         self._architectures = dict(setup.architectures)
 
     def expected_batch(self, t: int, i: int) -> str | None:
-        """The exchange that joins the groups comes before those about public batches."""
+        """As in the base class; in round 0 the exchange of `common_start` comes before those about public batches."""
         if t == 0:
             i -= 1
         return super().expected_batch(t, i) if i >= 0 else None
@@ -66,8 +66,8 @@ class GroupServer(ServerLogic):
                 found.setdefault((self._architectures.get(n), shapes), []).append(n)
         return list(found.values())
 
-    def joins(self, t: int, clients: Sequence[str]) -> ServerRound:
-        """The exchange that gives every member of a group the weights of its first; later rounds have none."""
+    def common_start(self, t: int, clients: Sequence[str]) -> ServerRound:
+        """The exchange in round 0 that gives all members of a group the first one's weights; later rounds have none."""
         if t > 0:
             return None
         up = yield None
@@ -78,7 +78,7 @@ class GroupServer(ServerLogic):
         }
 
     def average_of_each(self, clients: Sequence[str], up: Uploads) -> Replies:
-        """The average of its members for every member of a group."""
+        """The average of each group, as the reply to each of its members."""
         replies: Replies = {}
         for group in self.groups(clients, up):
             shares = [up[n].samples if self.hp.weighting == "samples" else 1 for n in group]

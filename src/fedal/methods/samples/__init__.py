@@ -1,1 +1,1 @@
-"""Methods that send something about single private samples."""
+"""Methods that send information about individual private samples."""

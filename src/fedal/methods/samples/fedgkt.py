@@ -1,9 +1,9 @@
 """FedGKT (He, Annavaram, Avestimehr, NeurIPS 2020), for reference: it sends features AND labels of private samples.
 
-A head at the server learns on the features of everybody's private samples; clients learn from its logits on their own.
-From the authors' code (FedML). Differs: the server's logits are kept by sample, not by position (their loader shuffles,
-so from the second round on their targets belong to other samples); exchanges go by private batch, not by whole data
-set; the head is a small perceptron on the feature vector; what is evaluated is the client's own model.
+A head at the server learns on the features of all clients' private samples; clients learn from its logits on their own.
+From the authors' code (FedML). Differences: the server's logits are stored by sample, not by position (their loader
+shuffles, so from the second round on their targets belong to other samples); each exchange covers one private batch,
+not the whole dataset; the head is a small perceptron on the feature vector; the client's own model is evaluated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup
 
 
 class FedGKTOptions(MethodOptions):
-    temperature: float = Field(3.0, gt=0, description="temperature T of both KL divergences, which carry a factor T^2")
+    temperature: float = Field(3.0, gt=0, description="temperature T of both KL divergences, which have a factor T^2")
     distillation: float = Field(1.0, ge=0, description="weight alpha of the KL divergence from the head, at the client")
     server_distillation: float = Field(
         1.0, ge=0, description="weight of the KL divergence from the client, at the head"
@@ -38,7 +38,7 @@ class FedGKTServer(ServerLogic):
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         assert setup.make_learner is not None
-        # Not `self.learner`: it takes features, so on its own it cannot be evaluated on test inputs.
+        # Not `self.learner`: it takes features, so it cannot be evaluated on test inputs.
         self._head = setup.make_learner("mlp-small", (setup.feature_width,))
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
@@ -68,7 +68,7 @@ class FedGKTClient(ClientLogic):
 
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
-        # The head's last logits on each own sample; double: they are stored as exactly as any run computes them.
+        # The head's last logits on each private sample; double, so that no run loses precision by storing them.
         shape = len(self.private), self.private.n_classes
         self._answers = torch.zeros(shape, dtype=torch.float64, device=self.device)
         self._answered = self._answers.new_zeros(len(self.private), dtype=torch.bool)
@@ -83,21 +83,21 @@ class FedGKTClient(ClientLogic):
         for i in range(self.hp.tau):
             x, y = self.private.batch(t, i)
             f, features = self.learner.logits_and_features(x, "eval")
-            self.learner.forget()  # nothing is learnt from this pass
+            self.learner.forget()  # nothing is learned from this pass
             down = yield PrivateSamples(features, f, y.int())
             own = self.private.ids(t, i)
             self._answers[own] = down.values.double()
             self._answered[own] = True
 
     def _d_distillation(self, own: Tensor, f: Tensor) -> Tensor:
-        """Gradient of KL(head || client) in f over the samples that the head has answered; zero on the others."""
+        """Gradient of KL(head || client) w.r.t. f; zero for samples new to the head.  (B,), (B, K) -> (B, K)"""
         gradient = d_kl(self._answers[own].to(f.dtype), f, self.hp.temperature)
         return gradient * self._answered[own].unsqueeze(-1)
 
 
 METHOD = Method(
     name="fedgkt",
-    summary="a head at the server learns on everybody's private features and labels, and teaches on them",
+    summary="a head at the server learns on all clients' private features and labels, and teaches on them",
     options=FedGKTOptions,
     client=FedGKTClient,
     server=FedGKTServer,

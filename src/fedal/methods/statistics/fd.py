@@ -1,9 +1,9 @@
 """Federated distillation, FD (Jeong et al. 2018, arXiv 1811.11479): one mean output per class. No public data.
 
-Every client uploads its mean probabilities on the samples of each label, and is pulled on its own samples towards the
-mean row of the others for that label. There is no authors' code; public re-implementations average raw logits, count
-absent classes as zeros, or take logits for probabilities: not here (docs/methods/fd.md).
-Differs: a table covers the last `table_steps` local steps, because one round of tau = 1 would show 32 samples.
+Every client uploads its mean probabilities on the samples of each label. On its own samples, it is pulled towards the
+others' mean row for that label. The authors published no code. Public re-implementations average raw logits, count
+absent classes as zeros, or treat logits as probabilities; this one does not (docs/methods/fd.md).
+Difference: a table covers the last `table_steps` local steps, because one round of tau = 1 covers only 32 samples.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fedal.methods.server import ServerLogic, ServerRound, stack_outputs
 
 class FDOptions(PrivateOnlyOptions):
     distillation: float = Field(1.0, ge=0, description="weight gamma of the cross-entropy to the others' mean output")
-    table_steps: int = Field(20, ge=1, description="local steps that a table covers, rounded up to whole rounds")
+    table_steps: int = Field(20, ge=1, description="local steps that a table covers, rounded up to full rounds")
     exchange_every: int = Field(1, ge=1, description="rounds from one exchange of tables to the next")
 
     @property
     def local_steps(self) -> int:
-        """Per round."""
+        """Local steps per round."""
         return self.tau * self.local_stages
 
     def exchanges_in(self, t: int) -> bool:
@@ -56,9 +56,9 @@ class FDClient(ClientLogic):
         super().__init__(setup)
         K, rounds = self.private.n_classes, -(-self.hp.table_steps // self.hp.local_steps)
         self._teacher = torch.zeros(K, K, device=self.device)  # the others' mean output per label,
-        self._owners = self._teacher.new_zeros(K, dtype=torch.int32)  # and how many of them it comes from
-        self._sums = self._teacher.new_zeros(rounds, K, K, dtype=torch.float64)  # of own probabilities by label, and
-        self._counts = self._owners.new_zeros(rounds, K)  # of how many samples, in each of the last rounds
+        self._owners = self._teacher.new_zeros(K, dtype=torch.int32)  # and the number of clients behind it
+        self._sums = self._teacher.new_zeros(rounds, K, K, dtype=torch.float64)  # sums of probabilities by label
+        self._counts = self._owners.new_zeros(rounds, K)  # and their sample counts, in each of the last rounds
 
     def round(self, t: int) -> ClientRound:
         seen = ClassSums.empty(*self._teacher.shape, device=self.device)
@@ -85,7 +85,7 @@ class FDClient(ClientLogic):
 
 METHOD = Method(
     name="fd",
-    summary="one mean output per class, distilled on own samples; no public data",
+    summary="one mean output per class, distilled on private samples; no public data",
     options=FDOptions,
     client=FDClient,
     server=FDServer,

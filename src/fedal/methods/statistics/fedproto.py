@@ -1,9 +1,9 @@
-"""FedProto (Tan et al., AAAI 2022): clients agree on one feature vector per class, the prototype. No public data.
+"""FedProto (Tan et al., AAAI 2022): clients share one feature vector per class, the prototype. No public data.
 
 From the authors' code: the mean squared distance (over batch and width), prototypes collected while training, an
 unweighted mean over the clients that have a class. `average = "samples"` is the weighting of their paper.
-Differs: a round is tau steps instead of local epochs, and clients predict with their last layer as in every other
-method here; the authors also report the nearest prototype among a client's own classes (docs/methods/fedproto.md).
+Differences: a round is tau steps instead of local epochs, and clients predict with their last layer, as in every other
+method here. The authors also classify by the nearest prototype among a client's classes (docs/methods/fedproto.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FedProtoOptions(PrivateOnlyOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the squared distance to the prototype of the label")
     prototypes: Literal["training", "fresh"] = Field(
         "training",
-        description="features of the round's batches while the model trains, or of all own samples after it (slower)",
+        description="features of the round's batches during training, or of all private samples after it (slower)",
     )
 
 
@@ -48,7 +48,7 @@ class FedProtoServer(ServerLogic):
             mine[shown] = up[n].rows
         means = class_means(rows, class_weights(counts, self.hp.average))
         shown_by_any = (counts > 0).any(0)[:, None]
-        self.prototypes = torch.where(shown_by_any, means, self.prototypes)  # else the last one stands
+        self.prototypes = torch.where(shown_by_any, means, self.prototypes)  # otherwise keep the last one
         return {n: Prototypes(self.prototypes) for n in present}
 
 

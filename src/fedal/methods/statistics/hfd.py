@@ -1,8 +1,8 @@
 """Hybrid federated distillation, HFD (Ahn, Simeone, Kang 2019, arXiv 1907.02745): FD on mean inputs.
 
-Once, the clients exchange the mean input of each class; these K blurred samples then serve all as labelled public data
-on which outputs are exchanged. There is no public code and the papers' details were not at hand: reconstructed after
-their abstracts and docs/methods/hfd.md. `joint` adds the term to the local steps instead of taking steps of its own.
+The clients exchange the mean input of each class once. These K blurred samples then serve all clients as labelled
+public data for exchanging outputs. A reconstruction from the papers' abstracts (docs/methods/hfd.md): there is no
+public code, and the details were not available. `joint` adds the term to the local steps instead of extra steps.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
 
-FEW = 8  # fewer samples than this make poor batch statistics
+MIN_BATCH = 8  # samples; fewer make poor batch statistics
 
 
 class HFDOptions(MethodOptions):
     distillation: float = Field(
-        0.5, ge=0, le=1, description="share beta of the others' outputs in the target; the label has the rest"
+        0.5, ge=0, le=1, description="share beta of the others' outputs in the target; the rest is the label"
     )
-    distillation_steps: int | None = Field(None, ge=1, description="steps h on the mean inputs per round, else tau")
-    joint: bool = Field(False, description="add the term to every local step (h does not count) instead")
+    distillation_steps: int | None = Field(None, ge=1, description="steps h on the mean inputs per round; default: tau")
+    joint: bool = Field(False, description="add the term to every local step instead (then h is unused)")
     mean_input_mode: Literal["train", "eval", "frozen"] = Field(
-        "frozen", description="what BatchNorm does on mean inputs; frozen keeps their blur out of the running averages"
+        "frozen", description="what BatchNorm does on mean inputs; frozen keeps them out of the running averages"
     )
 
 
@@ -52,7 +52,7 @@ class HFDServer(ServerLogic):
         return reply
 
     def _inputs_of_others(self, up: Uploads) -> Replies:
-        """For those who sent mean inputs: all in the first round, a client that missed it later."""
+        """Replies to clients that sent mean inputs: all of them in the first round, later those that missed it."""
         new = {n: message for n, message in up.items() if isinstance(message, ClassInputs)}
         if not new:
             return {}
@@ -71,7 +71,7 @@ def _outputs_of_others(clients: Sequence[str], up: Uploads) -> Replies:
     if not present:
         return {}
     outputs = torch.stack([up[n].values for n in present])
-    answered = (outputs.sum(-1) > 0).double()  # a client that joined early may not know every class
+    answered = (outputs.sum(-1) > 0).double()  # a client that joined early may lack some classes
     return dict(zip(present, map(MeanInputOutputs, class_means_of_others(outputs, answered)), strict=True))
 
 
@@ -80,8 +80,8 @@ class HFDClient(ClientLogic):
 
     def __init__(self, setup: ClientSetup) -> None:
         super().__init__(setup)
-        self._inputs: State = {}  # the mean inputs over the others and over all, and how many clients each is of
-        self._teacher: Tensor | None = None  # of `joint`: the others' outputs on mean inputs
+        self._inputs: State = {}  # the mean inputs over the others and over all, each with its number of clients
+        self._teacher: Tensor | None = None  # for `joint`: the others' outputs on mean inputs
 
     def round(self, t: int) -> ClientRound:
         if t == 0:
@@ -122,14 +122,14 @@ class HFDClient(ClientLogic):
             self.step(own, *([] if shared is None else [{"mean_inputs": shared}]))
 
     def _answers(self, t: int) -> Tensor:
-        """s_n: probabilities on the mean input over all of each class; a row of zeros where there is none."""
+        """s_n: probabilities on each class's mean input over all clients; zeros for a class without one.  -> (K, K)"""
         classes = self._inputs["all"].nonzero().flatten()
         f = self._logits(self._inputs["of_all"][classes], t)[: len(classes)]
         self.learner.forget()
         return f.new_zeros(self.private.n_classes, f.shape[1]).index_copy(0, classes, torch.softmax(f, -1))
 
     def _d_mean_inputs(self, t: int, teacher: Tensor) -> Tensor | None:
-        """Gradient of (1 - beta) CE(l, f) + beta CE(teacher_l, f) in a new pass on the others' mean inputs."""
+        """Gradient of (1 - beta) CE(l, f) + beta CE(teacher_l, f) for a new pass on the others' mean inputs."""
         classes = self._inputs["others"].nonzero().flatten()
         if not len(classes):
             return None
@@ -141,15 +141,15 @@ class HFDClient(ClientLogic):
         return gradient
 
     def _logits(self, x: Tensor, t: int) -> Tensor:
-        """Logits of a pending pass on mean inputs; few of them share batch statistics with a private batch."""
-        if len(x) < FEW:
+        """Logits of a pending pass on mean inputs, joined by a private batch if there are fewer than `MIN_BATCH`."""
+        if len(x) < MIN_BATCH:
             x = torch.cat([x, self.private.batch(t, 0)[0]])
         return self.learner.logits(x, self.hp.mean_input_mode)
 
 
 METHOD = Method(
     name="hfd",
-    summary="FD on the mean inputs of each class, exchanged once: blurred samples that all share; no public data",
+    summary="FD on the mean inputs of each class, exchanged once as shared blurred samples; no public data",
     options=HFDOptions,
     client=HFDClient,
     server=HFDServer,
