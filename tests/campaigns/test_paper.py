@@ -19,8 +19,8 @@ from fedal.campaigns.compare import MethodRuns
 from fedal.campaigns.job import Job
 from fedal.campaigns.paper.entries import (
     ENTRIES,
-    MINIATURES,
-    Miniature,
+    SMALL_SCALES,
+    SmallScale,
     PaperEntry,
     find,
     full_settings,
@@ -44,7 +44,7 @@ NAMES = (
 @pytest.fixture(autouse=True)
 def _no_data_and_tiny_miniatures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDAL_DATA", str(tmp_path / "no-data"))
-    monkeypatch.setitem(MINIATURES, "digits", Miniature(TINY, seeds=1, run_s=1, public_share=0.3))
+    monkeypatch.setitem(SMALL_SCALES, "digits", SmallScale(TINY, seeds=1, run_s=1, public_share=0.3))
 
 
 def shortened(name: str, columns: int = 1, only: tuple[str, ...] = ()) -> PaperEntry:
@@ -128,7 +128,7 @@ def test_a_miniature_puts_ours_beside_the_papers_and_says_what_stands_in(tmp_pat
     assert answer.code == 0, answer.err
     said = " ".join(answer.out.split())
     assert "digits in place of svhn, which is not installed (type: fedal data fetch svhn)" in said
-    assert "a miniature, not the paper's setting" in said
+    assert "a small_scale, not the paper's setting" in said
     with open(tmp_path / "small" / "table-ablation.csv") as file:
         rows = {row["what"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["fedmd", "fedmd-lf", "fedal"]
@@ -160,8 +160,8 @@ def test_full_without_the_data_says_so_in_the_table(tmp_path: Path) -> None:
 def test_what_is_not_installed_or_does_not_fit_has_a_line_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mixed = replace(MINIATURES["digits"], settings={**TINY, "models": "auto"})
-    monkeypatch.setitem(MINIATURES, "digits", mixed)
+    mixed = replace(SMALL_SCALES["digits"], settings={**TINY, "models": "auto"})
+    monkeypatch.setitem(SMALL_SCALES, "digits", mixed)
     entry = shortened("fig-svhn", only=("local", "fedavg", "fed-from-tomorrow"))
     outcome = reproduce(entry, "small", tmp_path, jobs=1)
     reasons = {line.what: line.reason for line in outcome.lines}

@@ -80,7 +80,7 @@ def test_a_process_that_is_killed_fails_its_job_alone(tmp_path: Path) -> None:
             (process,) = multiprocessing.active_children()
             process.kill()
 
-    first, second = run_jobs([killed, sound], 1, watch=watch, ended=lambda outcome: None, always_apart=True)
+    first, second = run_jobs([killed, sound], 1, watch=watch, ended=lambda outcome: None, always_spawn=True)
     assert "killed: the process of the run was ended by signal 9 (Killed)" in str(first.failure)
     assert second.run is not None
     assert news.of("started") == ["killed", "sound"]

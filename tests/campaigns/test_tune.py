@@ -17,7 +17,7 @@ import torch
 import fedal
 from commands import COMMAND
 from commands import fedal as command
-from fedal.campaigns.tune import PAPER_STAGES, SAMPLED_AT_ONCE, Search, evaluate, paper_stages, parse_space
+from fedal.campaigns.tune import PAPER_STAGES, SAMPLE_BATCH, Search, evaluate, paper_stages, parse_space
 from fedal.config import load_config
 from fedal.data import load
 from fedal.errors import Stopped
@@ -147,7 +147,7 @@ def test_a_sampler_chooses_and_continues(tmp_path: Path) -> None:
 
 def test_a_sampler_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="optuna is not installed: fedal[tune]")
-    space, trials = parse_space([], ["lr=1e-4:1e-1"]), 3 * SAMPLED_AT_ONCE  # more than are chosen blindly
+    space, trials = parse_space([], ["lr=1e-4:1e-1"]), 3 * SAMPLE_BATCH  # more than are chosen blindly
     watch = Watched()
     stopped = Search(
         SETTINGS, tmp_path / "a", jobs=1, watch=watch, should_stop=lambda: len(watch.started) == trials - 1

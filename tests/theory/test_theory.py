@@ -219,7 +219,7 @@ def test_clients_with_a_habit_are_told_apart_and_not_at_the_equilibrium() -> Non
     habits = 3 * torch.eye(4, dtype=torch.float64)[:, None, :]
     outputs = habits + 0.3 * logits(4, 60, 4)
     found = check_equilibrium(outputs, None, ROSTER)
-    assert not found.outputs_coincide and found.told_apart
+    assert not found.outputs_coincide and found.distinguishable
     assert found.fresh > 0.9
     assert found.discriminator_at_chance is None
     assert found.verdict.startswith("not at the equilibrium")

@@ -23,7 +23,7 @@ from fedal.theory.convergence import Convergence, convergence
 from fedal.theory.domains import proxy_a_distance
 from fedal.theory.equilibrium import Equilibrium, check_equilibrium
 from fedal.theory.instruments import mean_over_clients
-from fedal.theory.outputs import answers, distances, zeta
+from fedal.theory.outputs import client_outputs, distances, zeta
 from fedal.theory.risks import risk, train_reference
 from fedal.theory.view import Columns, FederationView
 
@@ -121,7 +121,7 @@ def analyse(
     """Measures a run at its newest checkpoint. With `reference_steps` 0 lambda_n is not estimated."""
     with restored(run, data=data, public=public, models=models, warn=warn) as found:
         view, notes = found.view, _notes(run, found.rounds)
-        outputs = answers(view.learners.values(), view.public)
+        outputs = client_outputs(view.learners.values(), view.public)
         terms = _client_terms(view, outputs, reference_steps, notes)
         smallest = min(len(indices) for indices in view.split.clients.values())
         each = list(terms.values())

@@ -34,7 +34,7 @@ def load_npz(path: str | os.PathLike[str], *, name: str | None = None, n_classes
     path = Path(path)
     arrays: dict[str, Any] = _read_npz(path, required=("x", "y"), optional=("test_x", "test_y", "users", "n_classes"))
     if n_classes is None and "n_classes" in arrays:
-        n_classes = int(_whole_numbers(arrays["n_classes"].reshape(-1)[:1], f"{path}, n_classes")[0])
+        n_classes = int(_integers(arrays["n_classes"].reshape(-1)[:1], f"{path}, n_classes")[0])
     arrays["n_classes"] = n_classes
     return from_tensors(**arrays, name=name or path.stem, provenance=f"own file {path.name}", where=str(path))
 
@@ -64,7 +64,7 @@ def from_tensors(
         found, lacking = ("test_x", "test_y") if test_y is None else ("test_y", "test_x")
         raise DataError(f"{where}: {found} is given without {lacking}. Give both or neither.")
     train_x, train_y = _features(x, f"{where}, x"), _labels(y, f"{where}, y")
-    owner = None if users is None else _whole_numbers(users, f"{where}, users")
+    owner = None if users is None else _integers(users, f"{where}, users")
     _same_length(where, x=train_x, y=train_y, **({} if owner is None else {"users": owner}))
     if test_x is not None:
         held_x, held_y = _features(test_x, f"{where}, test_x"), _labels(test_y, f"{where}, test_y")
@@ -150,7 +150,7 @@ def _features(values: ArrayLike, where: str) -> Floats:
     return x
 
 
-def _whole_numbers(values: ArrayLike, where: str) -> Ints:
+def _integers(values: ArrayLike, where: str) -> Ints:
     numbers = _as_numpy(values)
     if numbers.dtype.kind not in "iu":
         raise DataError(f"{where}: the values are {numbers.dtype}; expected whole numbers. Try: .astype('int64')")
@@ -160,7 +160,7 @@ def _whole_numbers(values: ArrayLike, where: str) -> Ints:
 
 
 def _labels(values: ArrayLike, where: str) -> Ints:
-    y = _whole_numbers(values, where)
+    y = _integers(values, where)
     if len(y) and y.min() < 0:
         raise DataError(f"{where}: the smallest label is {y.min()}; expected labels 0 to K-1.")
     return y

@@ -22,7 +22,7 @@ from fedal.methods.outputs.fedmd_lf import FedMDLFClient
 from fedal.methods.outputs.local import LocalClient
 from fedal.seeding import BatchStream
 from fedal.theory.gradients import Gradient, Terms, gradients
-from fedal.theory.outputs import answers
+from fedal.theory.outputs import client_outputs
 from fedal.theory.view import SERVER, Columns, FederationView
 
 DISTILS = (FedMDClient, FedMDLFClient, FedALClient)
@@ -48,7 +48,7 @@ class Gradients:
 
     def begins(self) -> None:
         self._start, self._half = copy.deepcopy(self._modules()), {}
-        self._outputs = answers(self._view.learners.values(), self._view.public)
+        self._outputs = client_outputs(self._view.learners.values(), self._view.public)
         self._utility = self._utility_gradients(self._outputs)
         self._server = {}
         if self._view.discriminator is not None:
@@ -60,7 +60,7 @@ class Gradients:
             self._half[client] = copy.deepcopy(self._modules()[client])
 
     def ends(self) -> Columns:
-        outputs = answers(self._view.learners.values(), self._view.public)
+        outputs = client_outputs(self._view.learners.values(), self._view.public)
         measure = partial(self._client_row, outputs=outputs, utility=self._utility_gradients(outputs))
         trained = [client for client in self._view.clients if client in self._half]
         rows = dict(zip(trained, self._view.workers.map(measure, trained), strict=True))

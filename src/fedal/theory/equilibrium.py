@@ -38,19 +38,19 @@ class Equilibrium:
         return None if self.discriminator is None else self.discriminator <= self.chance + self.margin
 
     @property
-    def told_apart(self) -> bool:
+    def distinguishable(self) -> bool:
         """By the fresh discriminator."""
         return self.fresh > self.chance + self.margin
 
     @property
     def verdict(self) -> str:
-        if self.outputs_coincide and not self.told_apart:
+        if self.outputs_coincide and not self.distinguishable:
             return "at the equilibrium: the clients' outputs coincide, nobody tells them apart"
         if self.outputs_coincide:
             return f"near the equilibrium: outputs differ by {self.largest_distance:.1%} at most, but can be told apart"
-        if self.discriminator_at_chance and self.told_apart:
+        if self.discriminator_at_chance and self.distinguishable:
             return "not at the equilibrium: the run's discriminator is at chance, but a fresh one tells clients apart"
-        if self.told_apart:
+        if self.distinguishable:
             return "not at the equilibrium: outputs differ and can be told apart"
         return "not at the equilibrium: outputs differ, though not in a way that gives their owner away"
 

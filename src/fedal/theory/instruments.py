@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Protocol
 
 from fedal.theory.descent import Gradients
-from fedal.theory.outputs import answers, zeta
+from fedal.theory.outputs import client_outputs, zeta
 from fedal.theory.view import SERVER, Columns, FederationView
 
 
@@ -57,7 +57,7 @@ class Forgetting(Instrument):
 
     def _on_own(self, client: str) -> float:
         x, y = self._view.private[client]
-        named = answers([self._view.learners[client]], x)[0].argmax(-1)
+        named = client_outputs([self._view.learners[client]], x)[0].argmax(-1)
         return float((named == y).double().mean())
 
 
@@ -68,7 +68,7 @@ class Zeta(Instrument):
         self._view = view
 
     def ends(self) -> Columns:
-        measured = zeta(answers(self._view.learners.values(), self._view.public))
+        measured = zeta(client_outputs(self._view.learners.values(), self._view.public))
         return {n: {"zeta": float(value)} for n, value in zip(self._view.clients, measured, strict=True)}
 
 

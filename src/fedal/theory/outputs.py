@@ -1,4 +1,4 @@
-"""How far apart the clients' answers on the public set are: zeta_n, and the same in everyday units."""
+"""How far apart the clients' client_outputs on the public set are: zeta_n, and the same in everyday units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedal.learners.base import Learner
 from fedal.metrics import EVALUATION_BATCH, divergences
 
 
-def answers(learners: Iterable[Learner], x: Tensor) -> Tensor:
+def client_outputs(learners: Iterable[Learner], x: Tensor) -> Tensor:
     """The logits of every client on the same samples, in evaluation mode.  -> (N, M, K)"""
     return torch.stack(
         [torch.cat([learner.predict(part) for part in torch.split(x, EVALUATION_BATCH)]) for learner in learners]
