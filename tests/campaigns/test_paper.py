@@ -20,8 +20,8 @@ from fedal.campaigns.job import Job
 from fedal.campaigns.paper.entries import (
     ENTRIES,
     SMALL_SCALES,
-    SmallScale,
     PaperEntry,
+    SmallScale,
     find,
     full_settings,
     small_settings,

@@ -49,7 +49,7 @@ def test_the_area_of_a_bubble_is_its_number_of_samples() -> None:
 def test_planned_bytes_are_those_of_the_run(method: str, tmp_path: Path) -> None:
     config = Config(method=method, clients=3, models="mlp-small", rounds=6, alpha=5.0, eval_every=30)
     found = estimate(config, trial_s=0)
-    assert found.rounds_timed == 3 < config.total_rounds
+    assert found.trials == 3 < config.total_rounds
     final = fedal.run(config, tmp_path / "run").final
     assert (found.up_bytes, found.down_bytes) == (final["up_bytes"], final["down_bytes"])
 

@@ -41,7 +41,7 @@ class Job:
 
 
 Watcher = Callable[[Job, str, Any], None]
-"""Callback for events of a job: "started", "advanced", "recorded", "warned", "finished" or "not applicable"; details."""
+"""Callback (job, event, details); events: started, advanced, recorded, warned, finished, not applicable."""
 
 JobResult = str | Exception | None
 """What `run_job` returns: None if the run is finished, the reason if the method does not apply, or the exception."""

@@ -20,7 +20,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from fedal.campaigns.job import JobResult, Job, Watcher, run_job
+from fedal.campaigns.job import Job, JobResult, Watcher, run_job
 from fedal.errors import ConfigError, FedalError, FolderInUseError, RunError, Stopped
 from fedal.machine import available_cores
 from fedal.records.run import Run

@@ -156,7 +156,7 @@ class Search:
         return Job(name, config.seed, config, self.tuning.path / "trials" / name)
 
     def _note_score(self, outcome: JobOutcome) -> None:
-        """Writes the score of an ended run into its folder. A diverged run, perhaps from too large steps, is a result."""
+        """Writes the score of an ended run into its folder. Divergence, perhaps from too large steps, is a result."""
         found: dict[str, Any] = {"objective": self.tuning.objective, "score": None}
         if outcome.run is not None:
             found["score"] = evaluate(outcome.run, self.tuning.objective)

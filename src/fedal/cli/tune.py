@@ -7,7 +7,7 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from fedal.campaigns.tune import PAPER_ROUNDS, OBJECTIVES, Range, Search, Tuning, paper_stages, parse_space
+from fedal.campaigns.tune import OBJECTIVES, PAPER_ROUNDS, Range, Search, Tuning, paper_stages, parse_space
 from fedal.cli.options import Jobs, Quiet, Said, takes_settings
 from fedal.cli.printing import print_table, warn
 from fedal.cli.screen import Screen

@@ -18,7 +18,7 @@ ALIASES = {"learning_rate": "lr", "model": "models", "num_clients": "clients", "
 
 WRONG_TYPE = ("tuple_type", "int_type", "int_parsing", "string_type", "bool_type", "bool_parsing")
 PATTERN = "string_pattern_mismatch"
-TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # pydantic's names for the branches of a union
+TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # pydantic's names of a union's branches
 
 
 def unknown_setting(key: str, known: Sequence[str], methods: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
     """The config in a TOML file (if any) with overrides on top."""
     values = read_toml(path) if path is not None else {}
     if values.pop("deployment", None) is not None:  # settings of a server: see deploy/settings.py
-        values.setdefault("stacked", False)  # sites never stack, so a simulation of the same file must not either, to be bit-identical
+        values.setdefault("stacked", False)  # sites never stack, and a simulation of this file must be bit-identical
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
         return Config(**merge_settings(values, given))

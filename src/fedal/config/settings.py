@@ -57,7 +57,7 @@ class Config(BaseModel):
         10, "number of clients; in a file also tables", sites=False, changes="weights", option=True,
         expected="a number of clients or a list of tables with name and model")
     models: str | tuple[str, ...] = setting(
-        "auto", "comma-separated names of `fedal models`, auto (drawn from the dataset's candidates) or same (the first)",
+        "auto", "comma-separated names of `fedal models`, auto (drawn from the dataset's candidates), same (the first)",
         sites=False, changes="weights", option=True,
         expected="auto, same, a name of `fedal models`, or a list of names")
     partition: str | None = setting(
@@ -73,7 +73,7 @@ class Config(BaseModel):
     preset: Literal["paper"] | None = setting(
         None, "values for settings left open: paper (the FedAL paper's)", sites=False, changes="nothing", option=True)
     engine: Literal["threads", "ray"] = setting(
-        "threads", "how clients run: threads, ray; results are bit-identical", sites=False, changes="nothing", option=True)
+        "threads", "how clients run: threads, ray (bit-identical)", sites=False, changes="nothing", option=True)
     ray_address: str | None = setting(
         None, "address of a Ray cluster; default: start a local one on loopback", sites=False, changes="nothing",
         option=True)
@@ -113,7 +113,7 @@ class Config(BaseModel):
         "auto", "rounds between checkpoints; auto: saving takes under 2% of the time", sites=False, changes="nothing",
         expected="a number of rounds, or auto")
     workers: int = setting(
-        0, "worker threads or actors (0: one per core); results are bit-identical", ge=0, sites=False, changes="nothing")
+        0, "worker threads or actors (0: one per core); no effect on results", ge=0, sites=False, changes="nothing")
     channels_last: bool = setting(
         True, "use the channels-last memory format in convolutional networks", sites=True, changes="weights")
     fused: bool = setting(True, "use the fused optimizer kernel", sites=True, changes="weights")

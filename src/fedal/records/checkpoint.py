@@ -84,7 +84,7 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[st
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
-    """Reads a checkpoint as (rounds done, state), after verifying checksums. Reads arrays and JSON, executes nothing."""
+    """Reads a checkpoint as (rounds done, state) after verifying checksums. Reads only arrays and JSON, never code."""
     try:
         found = json.loads(path.read_bytes())
         checksum = found.pop("checksum")
@@ -109,11 +109,11 @@ def _checksum(body: dict[str, Any]) -> str:
 def _drop_old(folder: Path, round_: int) -> None:
     newest = f"round-{round_:07}.json"
     found = sorted(folder.glob("round-*.json"))
-    upto_newest = [path for path in found if path.name <= newest]  # later ones are damaged: the run resumed before them
-    kept = upto_newest[-KEEP:]
+    usable = [path for path in found if path.name <= newest]  # later ones are damaged: the run resumed before them
+    kept = usable[-KEEP:]
     dropped = [path for path in found if path not in kept]
     tensors = [path for path in folder.glob(f"round-*{TENSORS}") if path.with_suffix(".json") not in kept]
-    for path in [*dropped, *tensors, *folder.glob(f"{TEMPORARY}round-*")]:  # the last pattern finds files of a killed save
+    for path in [*dropped, *tensors, *folder.glob(f"{TEMPORARY}round-*")]:  # the last ones are left by a killed save
         path.unlink()
 
 

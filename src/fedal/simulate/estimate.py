@@ -27,10 +27,10 @@ TRIAL_S = 10.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimates for the whole run, from `rounds_timed` trial rounds. Times are in seconds, sizes in bytes."""
+    """Estimates for the whole run, from `trials` trial rounds. Times are in seconds, sizes in bytes."""
 
     config: Config
-    rounds_timed: int
+    trials: int
     start_s: float  # data, models, checks
     round_s: tuple[float, float, float]  # fastest, median and slowest of the counted rounds
     evaluation_s: float  # one evaluation of all clients on the samples used during training
@@ -86,7 +86,7 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
     kinds = config.method_object().up + config.method_object().down
     return Estimate(
         config=config,
-        rounds_timed=len(times),
+        trials=len(times),
         start_s=start_s,
         round_s=round_s,
         evaluation_s=evaluation_s,

@@ -12,7 +12,7 @@ from fedal.simulate.prepare import prepare_split
 
 
 def export_sites(config: Config, out: Path) -> list[Path]:
-    """Writes each client's private data, as `fedal run` would split it, to one .npz file per site; returns the paths."""
+    """Writes each client's private data, split as in `fedal run`, to one .npz file per site; returns the paths."""
     split = prepare_split(config)
     data = split.dataset
     out.mkdir(parents=True, exist_ok=True)

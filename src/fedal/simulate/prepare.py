@@ -45,7 +45,7 @@ def prepare_split(
         size = public_size(config, dataset)
         if size >= n_train:
             raise ConfigError(
-                f"public_size = {size}: {dataset.name} has {n_train} training samples, which leaves none for the clients. "
+                f"public_size = {size}: {dataset.name} has {n_train} training samples; none are left for the clients. "
                 "Try a smaller public_size."
             )
         public = draw_public(n_train, size, partition_generator(config.seed, "public"))

@@ -65,7 +65,7 @@ def resume(
     models: CustomModels | None = None,
     listener: Listener | None = None,
 ) -> Run:
-    """Resumes a run from its newest intact checkpoint; `iterations` extends it to that length, even if it is finished."""
+    """Resumes a run from its newest intact checkpoint; `iterations` extends it, even if it is finished."""
     folder = RunFolder(Path(path))
     refuse_windows()
     listener = listener or Listener()

@@ -121,11 +121,13 @@ class Session:
                 self._seconds_before = float(state["seconds"])
                 self._assembly.federation.load_state_dict(state)
                 recorder.load_state_dict(state["record"])
-            del found, state  # its tensors map the file: they would fill memory, and keep the file's disk space after its deletion
+            # The tensors are memory-mapped: they would fill memory, and keep the file on disk after its deletion.
+            del found, state
             self.folder.checkpoints.mkdir(exist_ok=True)
             sync_folder(self.folder.path)  # the new files must be durable before a checkpoint records their lengths
             self._run_rounds(done, record, recorder)
-            final = recorder.final(self.config.total_rounds, self._seconds())  # after the last checkpoint, so that an extended run drops it
+            # After the last checkpoint, so that a run that is extended later drops this row.
+            final = recorder.final(self.config.total_rounds, self._seconds())
             record.sync()
         self._finish(final)
 
