@@ -72,7 +72,7 @@ def _files() -> list[Path]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_answered_before_anything_is_written(words: list[str], naming: str) -> None:
+def test_a_mistake_is_reported_before_anything_is_written(words: list[str], naming: str) -> None:
     refused(*words, naming=naming)
 
 

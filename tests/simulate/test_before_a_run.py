@@ -1,4 +1,4 @@
-"""`fedal partition --preview` and `fedal plan`: what a run will look like and cost."""
+"""`fedal partition --preview` and `fedal plan` preview the data split and the cost of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedal.simulate.estimate import estimate
 from fedal.simulate.prepare import prepare_split
 
 
-def test_the_preview_shows_the_division_that_the_run_will_use(tmp_path: Path) -> None:
+def test_the_preview_shows_the_split_that_the_run_will_use(tmp_path: Path) -> None:
     flags = ["--clients", "4", "--alpha", "0.7", "--seed", "3"]
     result = CliRunner().invoke(app, ["partition", "--preview", *flags, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -32,7 +32,7 @@ def test_the_preview_shows_the_division_that_the_run_will_use(tmp_path: Path) ->
     assert (tmp_path / "partition.svg").stat().st_size > 1000 and (tmp_path / "partition.png").stat().st_size > 1000
 
 
-def test_a_division_that_cannot_be_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_an_impossible_partition_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["partition", "--clients", "4000", "--out", str(tmp_path)])
     assert isinstance(result.exception, fedal.FedalError)
     assert not any(tmp_path.iterdir())

@@ -19,6 +19,4 @@ def _user_cache() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (
-        Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
-    )  # the XDG standard says to ignore relative paths
+    return Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"  # XDG: relative paths are ignored
