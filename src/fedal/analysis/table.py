@@ -43,7 +43,7 @@ QUANTITIES: dict[str, Cell] = {
     "distance d(P, D_n): mean, largest": lambda s: _mean_and_largest([t.public_distance for t in s.terms.values()]),
     "distance d(D, D_n): mean, largest": lambda s: _mean_and_largest([t.global_distance for t in s.terms.values()]),
     "joint loss λ: mean": lambda s: _mean([t.joint_loss for t in s.terms.values()]),
-    "loss on own data": lambda s: f"{s.bounds['FedAL'].risk:.3f}",
+    "loss on private data": lambda s: f"{s.bounds['FedAL'].risk:.3f}",
     "loss on global data, measured": lambda s: f"{s.global_loss:.3f}",
     "  FedAL's bound without sampling term": lambda s: f"{s.bounds['FedAL'].total:.3f}",
     "  FedMD's bound without sampling term": lambda s: f"{s.bounds['FedMD'].total:.3f}",
@@ -58,7 +58,7 @@ QUANTITIES: dict[str, Cell] = {
     "discriminator's accuracy (chance 1/N)": lambda s: _guess(s, s.equilibrium.discriminator),
     "a fresh discriminator's accuracy": lambda s: _guess(s, s.equilibrium.fresh),
     "local training: accuracy on global data": _change("global_before_local", "global_after_local"),
-    "transfer: accuracy on own data": _change("own_before_transfer", "own_after_transfer"),
+    "transfer: accuracy on private data": _change("own_before_transfer", "own_after_transfer"),
 }
 
 
