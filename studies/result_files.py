@@ -18,7 +18,7 @@ from fedal.records.folder import RunFolder
 from fedal.records.run import Run
 from fedal.records.statistics import Row, round_ends
 from fedal.theory.equilibrium import check_equilibrium
-from fedal.theory.outputs import answers
+from fedal.theory.outputs import client_outputs
 from studies.results_plan import Arm, ResultsPlan, Study
 
 CURVE_POINTS = 36
@@ -112,8 +112,8 @@ def _agreement(run: Run) -> dict[str, Any]:
     with restored(run) as found:
         view, learners = found.view, found.view.learners.values()
         on_public, on_test = (
-            answers(learners, view.public),
-            answers(learners, torch.as_tensor(view.split.dataset.test_x)),
+            client_outputs(learners, view.public),
+            client_outputs(learners, torch.as_tensor(view.split.dataset.test_x)),
         )
         measured = asdict(check_equilibrium(on_public, view.discriminator, view.clients, run.config.seed))
         measured["team_on_test"] = _accuracy(on_test.mean(0), torch.as_tensor(view.split.dataset.test_y))

@@ -27,7 +27,7 @@ def run_plan(jobs: list[Job], at_once: int) -> list[Job]:
     On SIGTERM or Ctrl-C the runs finish their round and save, then Stopped is raised.
     """
     with _signals_set() as stop:
-        outcomes = run_jobs(jobs, at_once, watch=_tell, should_stop=stop.is_set, ended=_tell_end, always_apart=True)
+        outcomes = run_jobs(jobs, at_once, watch=_tell, should_stop=stop.is_set, ended=_tell_end, always_spawn=True)
     return [outcome.job for outcome in outcomes if outcome.run is None]
 
 

@@ -1,4 +1,4 @@
-"""Settings: what is refused and in which words, what wins over what, and that nothing is lost on the way to a file."""
+"""Settings: what is refused and how, what overrides what, and that files preserve everything."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def problems(**values: Any) -> list[str]:
     [
         ({"method": "fedall"}, 'method: there is no method "fedall". Did you mean "fedal"?'),
         ({"method": 5}, "method = 5: expected a name. `fedal methods` lists them."),
-        ({"dataset": "digit"}, 'dataset: there is no data set "digit". Did you mean "digits"?'),
+        ({"dataset": "digit"}, 'dataset: there is no dataset "digit". Did you mean "digits"?'),
         ({"partition": "dirichlet_client"}, 'partition: there is no partition "dirichlet_client". '),
-        ({"lrr": 1}, "lrr: no such setting, and no option of fedal. Did you mean lr?"),
-        ({"learning_rate": 1}, "learning_rate: no such setting, and no option of fedal. Did you mean lr?"),
-        ({"temperatur": 1}, "temperatur: no such setting, and no option of fedal. Did you mean temperature?"),
-        ({"options": {"tao": 1}}, "options.tao: no such setting, and no option of fedal. Did you mean options.tau?"),
+        ({"lrr": 1}, "lrr: not a setting, and not an option of fedal. Did you mean lr?"),
+        ({"learning_rate": 1}, "learning_rate: not a setting, and not an option of fedal. Did you mean lr?"),
+        ({"temperatur": 1}, "temperatur: not a setting, and not an option of fedal. Did you mean temperature?"),
+        ({"options": {"tao": 1}}, "options.tao: not a setting, and not an option of fedal. Did you mean options.tau?"),
         ({"options": 5}, "options = 5: expected a table of method options, such as tau = 3."),
         ({"alpha": 0}, "alpha = 0: input should be greater than 0."),
         ({"alpha": -1.5}, "alpha = -1.5: input should be greater than 0."),
@@ -69,7 +69,7 @@ def problems(**values: Any) -> list[str]:
     ],
     ids=lambda value: repr(value)[:50] if isinstance(value, dict) else "",
 )
-def test_a_mistake_is_one_line_that_says_what_where_and_what_instead(values: dict[str, Any], expected: str) -> None:
+def test_a_mistake_is_one_line_with_value_place_and_expectation(values: dict[str, Any], expected: str) -> None:
     found = problems(**values)
     assert len(found) == 1, found
     assert found[0].startswith(expected)
@@ -85,7 +85,7 @@ def test_all_mistakes_are_reported_together() -> None:
     assert [line.split()[0] for line in unknown_method] == ["dataset:", "method:", "alpha"]
 
 
-def test_an_unknown_key_with_no_near_name_lists_what_there_is() -> None:
+def test_an_unknown_key_without_a_near_name_lists_the_known_ones() -> None:
     (line,) = problems(xyzzy=1)
     assert "eval_every" in line and "temperature" in line
 
@@ -94,7 +94,7 @@ def test_a_method_without_exchange_takes_one_client() -> None:
     assert Config(method="local", clients=1).client_names == ("client-00",)
 
 
-def test_names_are_given_to_clients_that_have_none() -> None:
+def test_unnamed_clients_get_names() -> None:
     config = Config(clients=[{"name": "north", "model": "mlp-small"}, {"count": 2}, {"name": "south"}])
     assert config.client_names == ("north", "client-01", "client-02", "south")
     assert [table.model for table in config.client_tables] == ["mlp-small", None, None, None]
@@ -107,7 +107,7 @@ def test_the_length_is_rounded_up_to_whole_rounds(values: dict[str, Any], rounds
     assert Config(tau=5, **values).total_rounds == rounds
 
 
-def test_the_paper_preset_fills_what_is_not_given_and_nothing_else() -> None:
+def test_the_paper_preset_fills_only_what_is_not_given() -> None:
     plain = Config(method="fedal", dataset="svhn", preset="paper")
     assert (plain.client_names[-1], plain.public_size, plain.iterations) == ("client-19", 1000, 7000)
     given = Config(method="fedal", dataset="svhn", preset="paper", clients=3, lr=0.5, rounds=2, tau=7)
@@ -127,14 +127,14 @@ def test_the_paper_preset_fills_what_is_not_given_and_nothing_else() -> None:
         ("digits", 10, 5000, 1e-3, None),  # not in the paper, and too small for its public set
     ],
 )
-def test_the_paper_preset_follows_the_data_set(
+def test_the_paper_preset_follows_the_dataset(
     dataset: str, clients: int, iterations: int, lr: float, public_size: int | None
 ) -> None:
     found = Config(dataset=dataset, alpha=2, preset="paper")
     assert (found.clients, found.iterations, found.lr, found.public_size) == (clients, iterations, lr, public_size)
 
 
-def test_a_config_survives_its_way_through_a_file(tmp_path: Path) -> None:
+def test_a_config_survives_a_round_trip_through_a_file(tmp_path: Path) -> None:
     config = Config(
         method="fedal",
         clients=[{"name": "north", "model": "mlp-small"}, {"count": 2}],
@@ -148,7 +148,7 @@ def test_a_config_survives_its_way_through_a_file(tmp_path: Path) -> None:
     assert load_config(path, {}) == config
 
 
-def test_the_command_line_wins_over_the_file_and_a_length_replaces_both_lengths(tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_file_and_a_length_replaces_both_lengths(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('method = "fedmd"\niterations = 70\nlr = 0.5\n[options]\ntau = 7\n')
     assert load_config(path, {}).total_rounds == 10
@@ -163,7 +163,7 @@ def test_a_mistake_in_a_file_names_the_file_and_one_on_the_command_line_does_not
     with pytest.raises(ConfigError) as caught:
         load_config(path, {"batch_size": 1})
     assert str(caught.value).splitlines() == [
-        f"{path}, learning_rate: no such setting, and no option of fedal. Did you mean lr?",
+        f"{path}, learning_rate: not a setting, and not an option of fedal. Did you mean lr?",
         f"{path}, tau = 0: input should be greater than or equal to 1.",
         f"{path}, alpha = -1: input should be greater than 0.",
         "batch_size = 1: input should be greater than or equal to 2.",
@@ -184,7 +184,7 @@ def test_a_mistake_in_a_file_names_the_file_and_one_on_the_command_line_does_not
         ("x=y", "x=y"),
     ],
 )
-def test_values_of_set_are_toml_where_they_parse_and_else_words(text: str, value: object) -> None:
+def test_values_of_set_are_toml_if_they_parse_else_strings(text: str, value: object) -> None:
     assert parse_assignments([f"key={text}"]) == {"key": value}
     assert parse_assignments([f"options.key={text}"]) == {"key": value}
 
@@ -205,6 +205,6 @@ def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked_again() -> Non
 
 
 def test_no_option_of_a_method_has_the_name_of_a_setting() -> None:
-    """A flat `--set name=...` would reach the setting and never the option."""
+    """A flat `--set name=...` would set the setting and never the option."""
     options = [(name, option) for name in methods.MODULES for option in methods.get(name).options.model_fields]
     assert not [(name, option) for name, option in options if option in Config.model_fields]

@@ -116,7 +116,7 @@ def test_a_stopped_plan_resumes_where_it_was(tmp_path: Path) -> None:
     _, err = runner.communicate(timeout=60)
     assert (runner.returncode, err.strip()) == (
         130,
-        "stopped; what is finished is kept. Type the same command again to continue.",
+        "stopped; finished runs are kept. Rerun the same command to continue.",
     )
     saved = Run(record.parent)
     assert not saved.is_complete and list(saved.folder.checkpoints.iterdir())

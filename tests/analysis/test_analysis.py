@@ -1,4 +1,4 @@
-"""Instruments along a run, and the study of a run folder."""
+"""Instruments during a run, and the analysis of a run folder."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def test_an_unknown_instrument_is_refused_by_name() -> None:
         Config(instruments="forgeting")
 
 
-def test_instruments_can_be_named_with_commas() -> None:
+def test_instruments_can_be_comma_separated() -> None:
     assert Config(instruments="zeta, gradients").instruments == ("zeta", "gradients")
 
 
-# the study of a folder
+# the analysis of a folder
 
 
-def test_zeta_of_a_study_is_that_of_the_saved_models(watched: Run, study: Analysis) -> None:
+def test_zeta_of_an_analysis_is_that_of_the_saved_models(watched: Run, study: Analysis) -> None:
     public = torch.as_tensor(prepare_split(watched.config).public_x)
     with torch.no_grad():
         p = torch.stack([torch.softmax(watched.model(client)(public), -1) for client in watched.config.client_names])
@@ -106,7 +106,7 @@ def test_the_measured_losses_are_those_of_the_saved_models(watched: Run, study: 
         assert study.terms[client].risk == pytest.approx(own, rel=1e-4)
 
 
-def test_a_study_changes_nothing_in_the_run_but_its_own_folder(watched: Run) -> None:
+def test_an_analysis_changes_nothing_in_the_run_but_its_own_folder(watched: Run) -> None:
     def others() -> dict[str, bytes]:
         files = [path for path in watched.path.rglob("*") if path.is_file() and "analysis" not in path.parts]
         return {str(path): path.read_bytes() for path in files}
@@ -128,13 +128,13 @@ def test_a_method_has_the_variances_of_its_own_terms_only(tmp_path: Path) -> Non
     assert draw_convergence(found) is None, "one round makes no curve"
 
 
-def test_a_distillation_of_another_kind_is_not_taken_for_the_papers() -> None:
+def test_another_kind_of_distillation_is_not_measured_as_the_papers() -> None:
     rows = Stage("perfed-ckt").measured(Gradients)
     assert all("variance_k" not in row and "client_gradient" not in row for row in rows.values())
     assert all("variance_l" in row for row in rows.values())
 
 
-def test_lonely_clients_can_be_studied_too(tmp_path: Path) -> None:
+def test_local_only_training_can_be_analysed(tmp_path: Path) -> None:
     found = analyse(fedal.run(settings("local"), tmp_path / "local"), reference_steps=0)
     assert set(found.variances) == {"l"}
     assert found.forgetting["own_before_transfer"] == found.forgetting["own_after_transfer"]
@@ -167,7 +167,7 @@ class Stage:
             self.instrument.trained(client)
 
     def measured(self, instrument: type[Any], t: int = 0) -> dict[str, dict[str, float]]:
-        """What an instrument finds in round t."""
+        """The measurements of an instrument in round t."""
         self.instrument = instrument(self.view)
         self.instrument.begins()
         self.federation.run_round(t)
@@ -179,7 +179,7 @@ def kl(teacher: Tensor, student: Tensor) -> Tensor:
     return (p * (p.log() - torch.log_softmax(student, -1))).sum(-1).mean()
 
 
-def test_the_clients_gradient_is_autograds_of_the_papers_objective() -> None:
+def test_the_clients_gradient_equals_autograd_of_the_papers_objective() -> None:
     stage = Stage(adversarial=3.0, keep_global=0.5, discriminator_lr=0.01)
     stage.federation.run_round(0)
     place, start = stage.view, stage.modules()
@@ -213,8 +213,8 @@ def test_with_batches_as_large_as_the_data_every_variance_is_zero() -> None:
     assert list(found.values()) == pytest.approx([0.0] * 6, abs=1e-20)
 
 
-def test_forgetting_shows_what_a_client_unlearns() -> None:
-    """A client whose weights are spoiled while it trains forgets; one that stays as it is does not."""
+def test_forgetting_measures_what_a_client_unlearns() -> None:
+    """A client whose weights are spoiled while it trains forgets; an unchanged one does not."""
     stage = Stage("local")
     place, instrument = stage.view, Forgetting(stage.view)
     for t in range(8):
@@ -259,12 +259,12 @@ def test_every_legend_is_inside_its_figure(study: Analysis) -> None:
         figure.canvas.draw()
         for legend in figure.legends:
             box = legend.get_window_extent()
-            assert box.x0 >= 0 and box.x1 <= figure.bbox.width, "none of its words is cut off"
+            assert box.x0 >= 0 and box.x1 <= figure.bbox.width, "no word is cut off"
             shown += 1
     assert shown == 4
 
 
-def test_a_variance_that_has_fallen_is_shown_from_its_beginning() -> None:
+def test_a_fallen_variance_is_shown_from_its_first_value() -> None:
     rows = [{"iteration": iteration, "variance_l": value} for iteration, value in ((10, 900.0), (20, 1.0))]
     recorded: Any = SimpleNamespace(variances={"l": {"anna": 1.0, "ben": 1.2}}, rows=lambda: rows)
     figure = draw_variances(recorded)

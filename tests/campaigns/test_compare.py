@@ -1,4 +1,4 @@
-"""Comparisons: a table, a plot, continuing what was interrupted, and refusing what does not belong together."""
+"""Comparisons: the table, the plot, resuming an interrupted comparison, and refusing runs with other settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answer]:
     return path, command_compare("--methods", "local,fedal", "--out", path, "--jobs", 1)
 
 
-def test_the_table_is_printed_and_written_with_mean_and_spread(shown: tuple[Path, Answer]) -> None:
+def test_the_table_is_printed_and_written_with_mean_and_std(shown: tuple[Path, Answer]) -> None:
     path, answer = shown
     assert answer.code == 0, answer.err
     with open(path / "table.csv") as file:
@@ -60,7 +60,7 @@ def test_the_table_is_printed_and_written_with_mean_and_spread(shown: tuple[Path
     assert rows["local"]["up_bytes"] == "0"
 
 
-def test_the_plot_is_a_picture(shown: tuple[Path, Answer]) -> None:
+def test_the_plot_is_not_empty(shown: tuple[Path, Answer]) -> None:
     path, answer = shown
     assert str(path / "curves.png") in answer.out
     with Image.open(path / "curves.png") as picture:
@@ -69,22 +69,20 @@ def test_the_plot_is_a_picture(shown: tuple[Path, Answer]) -> None:
     assert "<svg" in (path / "curves.svg").read_text()
 
 
-def test_every_run_is_a_run_folder_of_its_own_with_the_plain_run_inside(
-    shown: tuple[Path, Answer], tmp_path: Path
-) -> None:
+def test_every_run_of_a_comparison_equals_a_plain_run(shown: tuple[Path, Answer], tmp_path: Path) -> None:
     alone = fedal.run(fedal.Config(method="fedal", seed=1, **SETTINGS), tmp_path / "alone")
     assert outcome(alone.path) == outcome(shown[0] / "fedal" / "seed-1")
 
 
 @pytest.mark.processes
-def test_two_runs_at_a_time_give_the_same_bits(shown: tuple[Path, Answer], tmp_path: Path) -> None:
+def test_two_parallel_runs_are_bit_identical(shown: tuple[Path, Answer], tmp_path: Path) -> None:
     answer = command_compare("--methods", "local,fedal", "--out", tmp_path, "--jobs", 2)
     assert answer.code == 0, answer.err
     for run in ("local/seed-0", "local/seed-1", "fedal/seed-0", "fedal/seed-1"):
         assert outcome(tmp_path / run) == outcome(shown[0] / run)
 
 
-def test_an_interrupted_comparison_continues_and_plays_no_finished_run_again(
+def test_an_interrupted_comparison_resumes_without_repeating_finished_runs(
     shown: tuple[Path, Answer], tmp_path: Path
 ) -> None:
     path = tmp_path / "cmp"
@@ -102,7 +100,7 @@ def test_an_interrupted_comparison_continues_and_plays_no_finished_run_again(
     assert rows[0] == rows[1]
 
 
-def test_a_comparison_may_grow_by_methods_and_seeds(shown: tuple[Path, Answer], tmp_path: Path) -> None:
+def test_a_comparison_can_be_extended_by_methods_and_seeds(shown: tuple[Path, Answer], tmp_path: Path) -> None:
     shutil.copytree(shown[0], tmp_path / "cmp")
     kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "cmp" / "fedal" / "seed-0").rglob("*")}
     grown = compare(["fedal", "fedmd"], 3, tmp_path / "cmp", SETTINGS, jobs=1)
@@ -122,7 +120,7 @@ def test_a_comparison_may_grow_by_methods_and_seeds(shown: tuple[Path, Answer], 
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_other_settings_than_those_of_the_folder_are_refused(
+def test_settings_that_differ_from_the_folder_are_refused(
     shown: tuple[Path, Answer], words: list[str], naming: str
 ) -> None:
     before = {file: file.stat().st_mtime_ns for file in shown[0].rglob("*")}
@@ -134,7 +132,7 @@ def test_other_settings_than_those_of_the_folder_are_refused(
 
 
 def test_a_default_that_differs_from_the_folder_is_refused_too(tmp_path: Path) -> None:
-    """Left out is not the same as whatever was said before."""
+    """An omitted setting means its default, not the folder's value."""
     compare(["local"], 1, tmp_path, {**SETTINGS, "public_size": 100, "partition": "iid"}, jobs=1)
     with pytest.raises(ConfigError, match="partition: 'iid' there, 'dirichlet' here"):
         compare(["local"], 1, tmp_path, SETTINGS, jobs=1)
@@ -143,7 +141,7 @@ def test_a_default_that_differs_from_the_folder_is_refused_too(tmp_path: Path) -
     compare(["local"], 1, tmp_path, {**SETTINGS, "public_size": 100, "partition": "iid", "workers": 2}, jobs=1)
 
 
-def test_clients_in_tables_can_be_continued(tmp_path: Path) -> None:
+def test_a_comparison_with_client_tables_can_be_resumed(tmp_path: Path) -> None:
     settings = {**SETTINGS, "clients": [{"name": "north"}, {"model": "mlp-small", "count": 2}]}
     compare(["local"], 1, tmp_path, settings, jobs=1)
     assert compare(["local"], 1, tmp_path, settings, jobs=1).rows[0].runs[0].config.client_names[0] == "north"
@@ -152,7 +150,10 @@ def test_clients_in_tables_can_be_continued(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "naming"),
     [
-        (["--set", "temperatur=2"], "temperatur: no such setting, and no option of local, fedal. Did you mean temper"),
+        (
+            ["--set", "temperatur=2"],
+            "temperatur: not a setting, and not an option of local, fedal. Did you mean temper",
+        ),
         (["--set", "alhpa=2"], "Did you mean alpha?"),
         (["--methods", "local,fedall"], 'Did you mean "fedal"?'),
         (["--set", "seed=3"], "use --seeds"),
@@ -163,7 +164,7 @@ def test_clients_in_tables_can_be_continued(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_answered_before_anything_is_written(
+def test_a_mistake_is_reported_before_anything_is_written(
     words: list[str], naming: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDAL_DATA", str(tmp_path / "no data"))
@@ -181,7 +182,7 @@ def test_an_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert answer.err.startswith("error: ") and len(answer.err.splitlines()) == 1
 
 
-def test_an_option_that_one_method_has_goes_to_that_one(tmp_path: Path) -> None:
+def test_an_option_of_one_method_applies_to_that_method(tmp_path: Path) -> None:
     result = compare(["local", "fedmd", "fedal"], 1, tmp_path, {**SETTINGS, "adversarial": 0.25}, jobs=1)
     options = {row.method: row.runs[0].config.options.model_dump() for row in result.rows}
     assert options["fedal"]["adversarial"] == 0.25
@@ -200,8 +201,8 @@ def test_settings_come_from_a_file_too_and_the_command_line_wins(tmp_path: Path)
     assert (config.method, config.seed, config.tau, config.total_rounds, config.batch_size) == ("local", 0, 2, 1, 8)
 
 
-def _begin_endless(path: Path) -> subprocess.Popen[str]:
-    """A comparison with two worker processes that will not end by itself, both of them at work."""
+def _start_endless(path: Path) -> subprocess.Popen[str]:
+    """Starts a comparison that never ends by itself, and waits until both of its worker processes run."""
     words = ["compare", "--methods", "local,fedal", "--seeds", "2", *WORDS, "--out", str(path), "--jobs", "2"]
     words += ["--iterations", "200000", "--set", "checkpoint_every=1000000"]
     before = _recorded(path)
@@ -223,7 +224,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether the process is there and more than an entry that nobody has waited for."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -232,7 +233,7 @@ def _is_alive(pid: int) -> bool:
 
 @pytest.mark.processes
 def test_workers_end_with_their_parent_and_ctrl_c_saves_all_runs(tmp_path: Path) -> None:
-    process = _begin_endless(tmp_path)
+    process = _start_endless(tmp_path)
     workers = _children(process.pid)
     assert len(workers) >= 2
     process.kill()
@@ -242,13 +243,13 @@ def test_workers_end_with_their_parent_and_ctrl_c_saves_all_runs(tmp_path: Path)
         assert time.monotonic() < end, "workers outlived the comparison"
         time.sleep(0.05)
 
-    process = _begin_endless(tmp_path)  # continues in the same folders
-    process.send_signal(signal.SIGINT)  # to the parent alone: it must tell its workers
+    process = _start_endless(tmp_path)  # continues in the same folders
+    process.send_signal(signal.SIGINT)  # to the parent alone, which must stop its workers
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "finishing the round" in err and "Traceback" not in err
-    begun = [file.parent for file in tmp_path.glob("*/*/metrics.jsonl") if file.stat().st_size]
-    assert len(begun) >= 2
-    for folder in begun:
+    started = [file.parent for file in tmp_path.glob("*/*/metrics.jsonl") if file.stat().st_size]
+    assert len(started) >= 2
+    for folder in started:
         assert list(folder.glob("checkpoints/round-*.json")), "a run was stopped without being saved"
         assert not (folder / "failure.json").exists()

@@ -1,4 +1,4 @@
-"""The paper's tables and figures by name: the numbers as printed, honest miniatures, nothing skipped in silence."""
+"""The paper's tables and figures by name: numbers as printed, labelled small-scale runs, nothing skipped silently."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fedal.campaigns.compare import MethodRuns
 from fedal.campaigns.job import Job
 from fedal.campaigns.paper.entries import (
     ENTRIES,
-    MINIATURES,
-    Miniature,
+    SMALL_SCALES,
     PaperEntry,
+    SmallScale,
     find,
     full_settings,
     small_settings,
@@ -42,9 +42,9 @@ NAMES = (
 
 
 @pytest.fixture(autouse=True)
-def _no_data_and_tiny_miniatures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _no_data_and_tiny_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDAL_DATA", str(tmp_path / "no-data"))
-    monkeypatch.setitem(MINIATURES, "digits", Miniature(TINY, seeds=1, run_s=1, public_share=0.3))
+    monkeypatch.setitem(SMALL_SCALES, "digits", SmallScale(TINY, seeds=1, run_s=1, public_share=0.3))
 
 
 def shortened(name: str, columns: int = 1, only: tuple[str, ...] = ()) -> PaperEntry:
@@ -72,7 +72,7 @@ def test_an_unknown_name_gets_the_nearest_one_and_writes_nothing(tmp_path: Path)
     assert not (tmp_path / "p").exists()
 
 
-def test_an_unknown_scale_is_a_mistake() -> None:
+def test_an_unknown_scale_is_an_error() -> None:
     answer = command("paper", "fig-data", "--scale", "huge")
     assert (answer.code, answer.err) == (2, "error: --scale huge: expected small or full.\n")
 
@@ -123,12 +123,12 @@ def test_the_papers_numbers_are_those_of_its_tables() -> None:
     assert means["table-celeba", "N 50", "cfd"] == 0.53
 
 
-def test_a_miniature_puts_ours_beside_the_papers_and_says_what_stands_in(tmp_path: Path) -> None:
+def test_a_small_scale_run_shows_our_numbers_next_to_the_papers_and_names_its_data(tmp_path: Path) -> None:
     answer = command("paper", "table-ablation", "--out", tmp_path, "--seeds", 2, "--jobs", 1, "--quiet", "--resume")
     assert answer.code == 0, answer.err
     said = " ".join(answer.out.split())
     assert "digits in place of svhn, which is not installed (type: fedal data fetch svhn)" in said
-    assert "a miniature, not the paper's setting" in said
+    assert "a small-scale run, not the paper's setting" in said
     with open(tmp_path / "small" / "table-ablation.csv") as file:
         rows = {row["what"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["fedmd", "fedmd-lf", "fedal"]
@@ -157,11 +157,9 @@ def test_full_without_the_data_says_so_in_the_table(tmp_path: Path) -> None:
     assert "0.78 ± 0.003" in text
 
 
-def test_what_is_not_installed_or_does_not_fit_has_a_line_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mixed = replace(MINIATURES["digits"], settings={**TINY, "models": "auto"})
-    monkeypatch.setitem(MINIATURES, "digits", mixed)
+def test_a_missing_or_unfit_method_has_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixed = replace(SMALL_SCALES["digits"], settings={**TINY, "models": "auto"})
+    monkeypatch.setitem(SMALL_SCALES, "digits", mixed)
     entry = shortened("fig-svhn", only=("local", "fedavg", "fed-from-tomorrow"))
     outcome = reproduce(entry, "small", tmp_path, jobs=1)
     reasons = {line.what: line.reason for line in outcome.lines}
@@ -170,14 +168,14 @@ def test_what_is_not_installed_or_does_not_fit_has_a_line_of_its_own(
     assert reasons["fed-from-tomorrow"] == "this method is not installed"
 
 
-def test_an_interrupted_entry_continues_and_repeats_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_entry_resumes_without_repeating_runs(tmp_path: Path) -> None:
     entry = shortened("fig-communication", only=("fedal", "fedavg"))
     events: list[tuple[str, str]] = []
 
     def watch(job: Job, event: str, details: object) -> None:
         events.append((job.name, event))
 
-    with pytest.raises(Stopped, match="the same command again"):
+    with pytest.raises(Stopped, match="Rerun the same command"):
         reproduce(entry, "small", tmp_path, jobs=1, watch=watch, should_stop=lambda: ("fedal", "finished") in events)
     events.clear()
     outcome = reproduce(entry, "small", tmp_path, jobs=1, watch=watch)
@@ -187,8 +185,8 @@ def test_an_interrupted_entry_continues_and_repeats_nothing(tmp_path: Path) -> N
     assert is_picture(draw(outcome)[0])
 
 
-def test_every_method_of_a_miniature_exchanges_something(tmp_path: Path) -> None:
-    """FCCL trains alone at first: for no longer than a part of the few iterations."""
+def test_every_method_of_a_small_scale_run_exchanges_something(tmp_path: Path) -> None:
+    """FCCL first pretrains without exchange, but only for a part of the few iterations."""
     outcome = reproduce(shortened("fig-svhn"), "small", tmp_path, jobs=1)
     (rows,) = outcome.rows.values()
     assert {row.method: min(run.final["up_bytes"] for run in row.runs) > 0 for row in rows} == dict.fromkeys(
@@ -197,11 +195,11 @@ def test_every_method_of_a_miniature_exchanges_something(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["fig-svhn", "fig-communication"])
-def test_the_note_of_a_miniature_says_what_is_played(name: str) -> None:
+def test_the_note_of_a_small_scale_run_states_its_settings(name: str) -> None:
     entry = find(name)
-    said, played = _what_small_means(entry, "svhn"), small_settings(entry, entry.columns[0], "svhn")
-    models = played["models"] if isinstance(played["models"], str) else " and ".join(played["models"])
-    assert f"models {models}," in said and f"iterations {played['iterations']}," in said
+    said, used = _what_small_means(entry, "svhn"), small_settings(entry, entry.columns[0], "svhn")
+    models = used["models"] if isinstance(used["models"], str) else " and ".join(used["models"])
+    assert f"models {models}," in said and f"iterations {used['iterations']}," in said
     assert all(f"{key} {value}" in said for key, value in _small_options(entry, "svhn").items())
     assert _small_options(entry, "svhn") == {"pretrain_iterations": 20, "server_model": "wrn-16-1"}
 
@@ -216,7 +214,7 @@ def recorded(*accuracies: float, **columns: list[int]) -> MethodRuns:
     return MethodRuns("fedal", [run])
 
 
-def test_against_bytes_a_curve_begins_with_the_first_upload() -> None:
+def test_a_curve_against_bytes_starts_at_the_first_upload() -> None:
     row = recorded(0.1, 0.2, 0.3, up_bytes=[0, 10**6, 2 * 10**6])
     outcome: Any = SimpleNamespace(entry=find("fig-communication"), rows={"a": [row]})
     (line,) = _draw_curves(outcome).axes[0].lines
@@ -231,7 +229,7 @@ def test_panels_share_a_scale_that_shows_all_of_every_panel() -> None:
     assert low < 0.1 and high > 0.9 and same == (low, high)
 
 
-def test_gradient_variances_are_those_that_the_run_recorded(tmp_path: Path) -> None:
+def test_gradient_variances_are_those_recorded_by_the_run(tmp_path: Path) -> None:
     outcome = reproduce(shortened("fig-gradient-variance"), "small", tmp_path, jobs=1)
     run = outcome.rows["alpha 1"][0].runs[0]
     largest = {line.what: line.ours for line in outcome.lines}

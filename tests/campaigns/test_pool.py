@@ -1,4 +1,4 @@
-"""The pool of all campaigns: in order, around what fails, and around what others play."""
+"""The pool of all campaigns: the order of jobs, failures, and runs of other processes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def job(folder: Path, name: str, **settings: Any) -> Job:
     return Job(name, 0, Config(**SETTINGS | settings), folder / name)
 
 
-class News:
-    """Keeps what the pool tells: (name of the job, event)."""
+class Events:
+    """Records the events of the pool: (name of the job, event)."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.seen: list[tuple[str, str]] = []
 
     def __call__(self, job: Job, event: str, details: object) -> None:
-        self.told.append((job.name, event))
+        self.seen.append((job.name, event))
 
     def of(self, event: str) -> list[str]:
-        return [name for name, each in self.told if each == event]
+        return [name for name, each in self.seen if each == event]
 
 
 @pytest.mark.processes
@@ -61,7 +61,7 @@ def test_a_failure_that_is_raised_lets_the_other_runs_save_first(tmp_path: Path)
     def watch(job: Job, event: str, details: object) -> None:
         end = time.monotonic() + 60
         while job is diverges and not read_rows(folder.metrics) and time.monotonic() < end:
-            time.sleep(0.05)  # the news of the failure are heard when both are at work
+            time.sleep(0.05)  # delays the failure until both jobs run
 
     with pytest.raises(NonFiniteError):
         run_jobs([endless, diverges], 2, watch=watch)
@@ -70,48 +70,48 @@ def test_a_failure_that_is_raised_lets_the_other_runs_save_first(tmp_path: Path)
 
 
 @pytest.mark.processes
-def test_a_process_that_is_killed_fails_its_job_alone(tmp_path: Path) -> None:
-    killed, sound = job(tmp_path, "killed", iterations=10**6), job(tmp_path, "sound")
-    news = News()
+def test_a_killed_process_fails_only_its_own_job(tmp_path: Path) -> None:
+    killed, intact = job(tmp_path, "killed", iterations=10**6), job(tmp_path, "intact")
+    events = Events()
 
     def watch(job: Job, event: str, details: object) -> None:
-        news(job, event, details)
+        events(job, event, details)
         if (job.name, event) == ("killed", "started"):
             (process,) = multiprocessing.active_children()
             process.kill()
 
-    first, second = run_jobs([killed, sound], 1, watch=watch, ended=lambda outcome: None, always_apart=True)
-    assert "killed: the process of the run was ended by signal 9 (Killed)" in str(first.failure)
+    first, second = run_jobs([killed, intact], 1, watch=watch, ended=lambda outcome: None, always_spawn=True)
+    assert "killed: the run's process was ended by signal 9 (Killed)" in str(first.failure)
     assert second.run is not None
-    assert news.of("started") == ["killed", "sound"]
+    assert events.of("started") == ["killed", "intact"]
 
 
-def test_a_run_of_another_process_is_left_to_it_until_the_others_are_played(tmp_path: Path) -> None:
+def test_a_run_of_another_process_is_left_to_it_until_all_others_are_done(tmp_path: Path) -> None:
     busy, free = job(tmp_path, "busy"), job(tmp_path, "free")
-    with pytest.raises(Stopped, match="the same command again"):
+    with pytest.raises(Stopped, match="Rerun the same command"):
         run_jobs([busy], 1, should_stop=lambda: RunFolder(busy.folder).config.exists())
-    news = News()
+    events = Events()
     with ExitStack() as other_process:
         other_process.enter_context(RunFolder(busy.folder).locked())
 
         def watch(job: Job, event: str, details: object) -> None:
-            news(job, event, details)
+            events(job, event, details)
             if (job.name, event) == ("free", "finished"):
                 other_process.close()
 
         outcomes = run_jobs([busy, free], 1, watch=watch)
     assert all(outcome.run is not None for outcome in outcomes)
-    assert news.of("started") == ["free", "busy"] and news.of("warned") == ["busy"]
+    assert events.of("started") == ["free", "busy"] and events.of("warned") == ["busy"]
 
 
-def test_what_another_process_has_finished_meanwhile_is_not_played(tmp_path: Path) -> None:
+def test_a_run_that_another_process_has_finished_meanwhile_is_skipped(tmp_path: Path) -> None:
     first, second = job(tmp_path, "first"), job(tmp_path, "second")
-    news = News()
+    events = Events()
 
     def watch(job: Job, event: str, details: object) -> None:
-        news(job, event, details)
+        events(job, event, details)
         if (job.name, event) == ("first", "started"):
             run_jobs([second], 1)
 
     run_jobs([first, second], 1, watch=watch)
-    assert news.of("started") == ["first"] and news.of("finished") == ["first", "second"]
+    assert events.of("started") == ["first"] and events.of("finished") == ["first", "second"]

@@ -1,4 +1,4 @@
-"""A search: what it tries, what it judges by, and that nothing finished is played again."""
+"""Searches: what they try, how they score, and that no finished trial is repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 import fedal
 from commands import COMMAND
 from commands import fedal as command
-from fedal.campaigns.tune import PAPER_STAGES, SAMPLED_AT_ONCE, Search, evaluate, paper_stages, parse_space
+from fedal.campaigns.tune import PAPER_STAGES, SAMPLE_BATCH, Search, evaluate, paper_stages, parse_space
 from fedal.config import load_config
 from fedal.data import load
 from fedal.errors import Stopped
@@ -27,7 +27,7 @@ WORDS = ("--clients", 2, "--models", "mlp-small", "--iterations", 10, "--set", "
 
 
 class Watched:
-    """Counts the trials that start and finish."""
+    """Records the trials that start."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -38,7 +38,7 @@ class Watched:
 
 
 @pytest.mark.processes
-def test_a_grid_finds_a_config_that_can_be_run(tmp_path: Path) -> None:
+def test_a_grid_search_writes_a_config_that_runs(tmp_path: Path) -> None:
     answer = command("tune", *WORDS, "--grid", "lr=1e-5,1e-2", "--grid", "tau=2", "--out", tmp_path / "t")
     assert answer.code == 0, answer.err
     best = load_config(tmp_path / "t" / "best.toml", {})
@@ -50,7 +50,7 @@ def test_a_grid_finds_a_config_that_can_be_run(tmp_path: Path) -> None:
     assert command("run", "--config", tmp_path / "t" / "best.toml", "--out", tmp_path / "r", "--quiet").code == 0
 
 
-def test_training_accuracy_is_that_of_final_models_on_their_own_data(tmp_path: Path) -> None:
+def test_training_accuracy_is_that_of_the_final_models_on_their_own_data(tmp_path: Path) -> None:
     run = fedal.run(fedal.Config(method="fedal", **SETTINGS), tmp_path)
     with np.load(tmp_path / "partition.npz") as saved:
         owned = {name: saved[f"client/{name}"] for name in run.config.client_names}
@@ -58,22 +58,22 @@ def test_training_accuracy_is_that_of_final_models_on_their_own_data(tmp_path: P
     expected = []
     for client, indices in owned.items():
         with torch.no_grad():
-            named = run.model(client)(torch.as_tensor(data.train_x[indices])).argmax(-1).numpy()
-        expected.append((named == data.train_y[indices]).mean())
+            predicted = run.model(client)(torch.as_tensor(data.train_x[indices])).argmax(-1).numpy()
+        expected.append((predicted == data.train_y[indices]).mean())
     assert evaluate(run, "train") == pytest.approx(np.mean(expected))
     assert evaluate(run, "test") == run.final["test_accuracy"]
 
 
-def test_a_search_that_was_stopped_continues_and_repeats_no_finished_trial(tmp_path: Path) -> None:
+def test_a_stopped_search_resumes_without_repeating_finished_trials(tmp_path: Path) -> None:
     grid = [{"lr": (1e-3, 1e-2), "tau": (1, 5)}]
     watch = Watched()
     stopped = Search(SETTINGS, tmp_path, jobs=1, watch=watch, should_stop=lambda: len(watch.started) == 3)
-    with pytest.raises(Stopped, match="the same command again"):
+    with pytest.raises(Stopped, match="Rerun the same command"):
         stopped.grids(grid)
     assert len(watch.started) == 3
     again = Watched()
     found = Search(SETTINGS, tmp_path, jobs=1, watch=again).grids(grid)
-    assert again.started == ["lr=0.01,tau=1", "lr=0.01,tau=5"]  # the third goes on, the fourth is new
+    assert again.started == ["lr=0.01,tau=1", "lr=0.01,tau=5"]  # the third resumes, the fourth is new
     assert len(found.trials) == 4 and all(trial.score is not None for trial in found.trials)
     grown = Watched()
     Search(SETTINGS, tmp_path, jobs=1, watch=grown).grids([{"lr": (1e-3, 1e-2), "tau": (1, 5, 10)}])
@@ -81,7 +81,7 @@ def test_a_search_that_was_stopped_continues_and_repeats_no_finished_trial(tmp_p
 
 
 @pytest.mark.processes
-def test_two_trials_at_a_time_give_the_same_table(tmp_path: Path) -> None:
+def test_two_parallel_trials_produce_the_same_table(tmp_path: Path) -> None:
     settings = {**SETTINGS, "optimizer": "sgd"}
     stages = [{"lr": (1e-2, 1e30, 1e-3)}, {"tau": (5, 2)}]
     for jobs in (1, 2):
@@ -91,7 +91,7 @@ def test_two_trials_at_a_time_give_the_same_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_search_that_was_killed_continues(tmp_path: Path) -> None:
+def test_a_killed_search_resumes(tmp_path: Path) -> None:
     words = [*map(str, WORDS), "--iterations", "200", "--grid", "lr=1e-3,1e-2", "--out", str(tmp_path / "t")]
     killed = subprocess.Popen([*COMMAND, "tune", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     first = tmp_path / "t" / "trials" / "lr=0.001" / "score.json"
@@ -119,7 +119,7 @@ def test_the_papers_preset_has_two_stages_and_the_second_starts_from_the_best_of
     ]
 
 
-def test_a_trial_that_diverges_is_a_result_and_not_the_end(tmp_path: Path) -> None:
+def test_a_trial_that_diverges_is_a_result_and_does_not_end_the_search(tmp_path: Path) -> None:
     settings = {**SETTINGS, "optimizer": "sgd"}
     found = Search(settings, tmp_path, jobs=1).grids([{"lr": (1e30, 1e-2)}])
     assert found.trials[0].score is None and "finite" in found.trials[0].failure
@@ -135,7 +135,7 @@ def test_the_folder_of_another_search_is_refused(tmp_path: Path) -> None:
         Search({**SETTINGS, "iterations": 20}, tmp_path, jobs=1).grids([{"tau": (5,)}])
 
 
-def test_a_sampler_chooses_and_continues(tmp_path: Path) -> None:
+def test_a_sampler_chooses_trials_and_resumes(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="optuna is not installed: fedal[tune]")
     space = parse_space(["tau=1,5"], ["lr=1e-4:1e-1"])
     first = Search(SETTINGS, tmp_path, jobs=1).sample(space, 2)
@@ -145,19 +145,19 @@ def test_a_sampler_chooses_and_continues(tmp_path: Path) -> None:
     assert len(again.started) == 1 and len(more.trials) == 3
 
 
-def test_a_sampler_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_a_stopped_sampler_resumes_with_the_same_choices(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="optuna is not installed: fedal[tune]")
-    space, trials = parse_space([], ["lr=1e-4:1e-1"]), 3 * SAMPLED_AT_ONCE  # more than are chosen blindly
+    space, trials = parse_space([], ["lr=1e-4:1e-1"]), 3 * SAMPLE_BATCH  # more than are chosen before the first score
     watch = Watched()
     stopped = Search(
         SETTINGS, tmp_path / "a", jobs=1, watch=watch, should_stop=lambda: len(watch.started) == trials - 1
     )
     with pytest.raises(Stopped):
         stopped.sample(space, trials)
-    went_on = Search(SETTINGS, tmp_path / "a", jobs=1).sample(space, trials)
-    at_a_stretch = Search(SETTINGS, tmp_path / "b", jobs=1).sample(space, trials)
-    assert [trial.values for trial in went_on.trials] == [trial.values for trial in at_a_stretch.trials]
-    assert [trial.score for trial in went_on.trials] == [trial.score for trial in at_a_stretch.trials]
+    resumed = Search(SETTINGS, tmp_path / "a", jobs=1).sample(space, trials)
+    uninterrupted = Search(SETTINGS, tmp_path / "b", jobs=1).sample(space, trials)
+    assert [trial.values for trial in resumed.trials] == [trial.values for trial in uninterrupted.trials]
+    assert [trial.score for trial in resumed.trials] == [trial.score for trial in uninterrupted.trials]
     assert len(list((tmp_path / "a" / "trials").iterdir())) == trials
 
 
@@ -172,7 +172,7 @@ def test_a_sampler_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path
         (("--grid", "lr=1e-3", "--objective", "best"), "expected train or test"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_written(tmp_path: Path, words: tuple[object, ...], said: str) -> None:
+def test_mistakes_are_reported_before_anything_is_written(tmp_path: Path, words: tuple[object, ...], said: str) -> None:
     answer = command("tune", *words, "--out", tmp_path / "t")
     assert answer.code == 2
     assert said in answer.err

@@ -61,10 +61,10 @@ def _files() -> list[Path]:
         (["--models", "mlp-smal"], "Did you mean mlp-small?"),
         (["--models", "lenet5"], 'model "lenet5" takes images of 28x28 or 32x32'),
         (["--dataset", "mnist"], "Type: fedal data fetch mnist"),
-        (["--data", "nowhere.npz"], "nowhere.npz: there is no such file"),
+        (["--data", "nowhere.npz"], "nowhere.npz: the file does not exist"),
         (["--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--set", "device=tpu9"], "device = 'tpu9' cannot be used here"),
-        (["--set", "device=meta"], "have shapes and no numbers, so nothing can be learned. Expected is a device that"),
+        (["--set", "device=meta"], "have shapes but no data, so nothing can be trained. Expected a device that"),
         (["--set", "clients=[{name='a'}, {name='a'}]"], 'the name "a" is used 2 times'),
         (["--method", "nothing_here:METHOD"], "importing nothing_here failed"),
         (["--models", "nothing_here:Net"], "importing nothing_here failed"),
@@ -72,7 +72,7 @@ def _files() -> list[Path]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_answered_before_anything_is_written(words: list[str], naming: str) -> None:
+def test_a_mistake_is_reported_before_anything_is_written(words: list[str], naming: str) -> None:
     refused(*words, naming=naming)
 
 
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_toml_is_named() -> None:
 
 def test_an_unknown_key_in_a_file_names_the_file_and_the_nearest_key() -> None:
     Path("mine.toml").write_text("evaluate_every = 5\n")
-    refused("--config", "mine.toml", naming="mine.toml, evaluate_every: no such setting, and no option of fedal. Did")
+    refused("--config", "mine.toml", naming="mine.toml, evaluate_every: not a setting, and not an option of fedal. Did")
 
 
 def test_a_model_of_wrong_width_is_named_before_training(custom_module: Callable[[str, str], None]) -> None:
@@ -112,7 +112,7 @@ def test_public_and_private_samples_of_different_shape_are_refused() -> None:
     rng = np.random.default_rng(0)
     np.savez("mine.npz", x=rng.random((200, 1, 8, 8), np.float32), y=np.arange(200) % 4)
     np.savez("public.npz", x=rng.random((64, 1, 6, 6), np.float32))
-    shown = ("public samples have shape (1, 6, 6)", "private ones (1, 8, 8)")
+    shown = ("public samples have shape (1, 6, 6)", "private samples (1, 8, 8)")
     refused("--data", "mine.npz", "--public", "public.npz", "--clients", 2, naming=shown)
 
 

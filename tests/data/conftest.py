@@ -1,4 +1,4 @@
-"""Tiny files in each publisher's format, and the noise that tells their pixels apart."""
+"""Tiny files in each publisher's format, with noise as pixels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def idx_bytes(array: np.ndarray) -> bytes:
 
 
 @pytest.fixture(autouse=True)
-def no_data_folder_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_data_folder_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDAL_DATA", str(tmp_path / "default"))
 
 

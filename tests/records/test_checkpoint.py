@@ -68,7 +68,7 @@ def test_what_was_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
     ],
     ids=["channels_last", "transposed", "scalar", "empty", "bool", "bfloat16", "parameter"],
 )
-def test_every_kind_of_tensor_comes_back(tensor: torch.Tensor, tmp_path: Path) -> None:
+def test_every_kind_of_tensor_is_restored(tensor: torch.Tensor, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, {"t": tensor})
     found = load_newest(tmp_path, warn=pytest.fail)
     assert found is not None
@@ -84,7 +84,7 @@ def test_tensors_that_share_memory_are_both_saved(tmp_path: Path) -> None:
     assert fingerprint(found[1]) == fingerprint({"a": w, "b": w, "part": w[1:3]})
 
 
-def test_states_that_are_given_as_functions_are_asked_for_once_and_never_in_memory_together(tmp_path: Path) -> None:
+def test_states_given_as_functions_are_called_once_and_never_in_memory_together(tmp_path: Path) -> None:
     alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
     asked: list[int] = []
 
@@ -106,7 +106,7 @@ def test_states_that_are_given_as_functions_are_asked_for_once_and_never_in_memo
     assert fingerprint(found[1]) == fingerprint(expected)
 
 
-def test_numbers_of_all_widths_are_aligned_in_the_file(tmp_path: Path) -> None:
+def test_tensors_of_all_widths_are_aligned_in_the_file(tmp_path: Path) -> None:
     types = (torch.bool, torch.float64, torch.float16, torch.float32, torch.int64)
     save_checkpoint(tmp_path, 1, {str(n): torch.ones(3).to(dtype) for n, dtype in enumerate(types)})
     saved = json.loads((tmp_path / "round-0000001.json").read_bytes())["state"]
@@ -114,8 +114,8 @@ def test_numbers_of_all_widths_are_aligned_in_the_file(tmp_path: Path) -> None:
     assert starts == sorted(set(starts)) and not any(start % 8 for start in starts)
 
 
-def test_numbers_that_the_format_does_not_know_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"a/b: numbers of type torch.complex128"):
+def test_tensors_of_an_unsupported_type_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"a/b: a tensor of type torch.complex128"):
         save_checkpoint(tmp_path, 1, {"a": {"b": torch.ones(2, dtype=torch.complex128)}})
     assert names(tmp_path) == []
 
@@ -148,11 +148,13 @@ def test_only_the_two_newest_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_state_that_is_not_finite_is_refused_by_name(number: float, tmp_path: Path) -> None:
+def test_a_non_finite_state_is_refused_by_name(number: float, tmp_path: Path) -> None:
     save(tmp_path, 1)
     bad = state(2)
     bad["clients"]["anna"]["learner"]["model"]["w"][0, 0] = number
-    with pytest.raises(NonFiniteError, match=r"clients/anna/learner/model/w is not finite after round 2; it was not"):
+    with pytest.raises(
+        NonFiniteError, match=r"clients/anna/learner/model/w has non-finite values after round 2; nothing was"
+    ):
         save_checkpoint(tmp_path, 2, bad)
     assert names(tmp_path) == ["round-0000001.json", "round-0000001.tensors"]
 
@@ -191,17 +193,17 @@ def test_a_damaged_newest_checkpoint_is_refused_by_name_and_the_older_one_used(
     warnings: list[str] = []
     found = load_newest(tmp_path, warnings.append)
     assert found is not None and found[0] == 3 and fingerprint(found[1]) == fingerprint(state(3))
-    assert len(warnings) == 1 and "round-0000005" in warnings[0] and "Using the one before it" in warnings[0]
+    assert len(warnings) == 1 and "round-0000005" in warnings[0] and "Using the previous checkpoint" in warnings[0]
 
 
-def test_when_all_are_damaged_it_says_so(tmp_path: Path) -> None:
+def test_when_all_checkpoints_are_damaged_the_error_says_so(tmp_path: Path) -> None:
     save(tmp_path, 3, 5)
     for path in tmp_path.iterdir():
         damaged(path, "cut")
     warnings: list[str] = []
-    with pytest.raises(CheckpointError, match="none of the 2 checkpoints is sound"):
+    with pytest.raises(CheckpointError, match="all 2 checkpoints are damaged"):
         load_newest(tmp_path, warnings.append)
-    assert len(warnings) == 2 and "before it" not in warnings[1]
+    assert len(warnings) == 2 and "previous" not in warnings[1]
 
 
 def test_any_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
@@ -228,7 +230,7 @@ def test_any_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"[]", b"null", b"{}", b'"text"', b'{"checksum": 1}', b"[" * 5000, b"\xff\xfe\x00"]
 )
-def test_a_file_that_is_something_else_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_a_file_with_other_content_is_refused(content: bytes, tmp_path: Path) -> None:
     save(tmp_path, 5)
     (tmp_path / "round-0000005.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"round-0000005.json: cannot be read"):
@@ -246,7 +248,7 @@ def test_a_format_of_the_future_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(checkpoint, "FORMAT", 99)
     save(tmp_path, 5)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="format 99, this version of fedal reads 2"):
+    with pytest.raises(CheckpointError, match="format 99; this version of fedal reads format 2"):
         load_checkpoint(tmp_path / "round-0000005.json")
 
 
@@ -264,7 +266,7 @@ def test_nothing_is_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_tensors_without_their_json_are_an_unfinished_save(tmp_path: Path) -> None:
     save(tmp_path, 3, 4)
-    (tmp_path / "round-0000005.tensors").write_bytes(b"the rest never came")
+    (tmp_path / "round-0000005.tensors").write_bytes(b"incomplete")
     (tmp_path / ".tmp-round-0000005.json").write_bytes(b"{")
     found = load_newest(tmp_path, warn=pytest.fail)
     assert found is not None and found[0] == 4
@@ -273,7 +275,7 @@ def test_tensors_without_their_json_are_an_unfinished_save(tmp_path: Path) -> No
 
 
 class Failing:
-    """Lets a number of calls of a function pass, then the disk is full."""
+    """Passes a number of calls to a function, then raises "disk full"."""
 
     def __init__(self, function: Any, passes: int) -> None:
         self._function, self._passes = function, passes
@@ -291,7 +293,7 @@ class Failing:
     + [(durable.os, "fsync", passes) for passes in range(4)]
     + [(durable.os, "replace", 0), (durable.os, "replace", 1)],
 )
-def test_a_full_disk_at_any_moment_leaves_a_sound_checkpoint(
+def test_a_full_disk_at_any_moment_leaves_an_intact_checkpoint(
     where: Any, name: str, passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 3, 4)

@@ -1,4 +1,4 @@
-"""Numbers and tables as people read them: one way each, in every command and on every page."""
+"""Formats of numbers and tables, the same in every command and on every page."""
 
 import math
 
@@ -25,13 +25,13 @@ def test_durations_grow_with_their_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_spread_is_shown_where_there_is_one() -> None:
+def test_a_std_is_shown_only_for_several_values() -> None:
     assert with_spread([0.9, 0.92]) == "0.9100 ± 0.0141"
     assert with_spread([0.9]) == "0.9000"
     assert with_spread([0.9, math.nan]) == with_spread([]) == NAN
 
 
-def test_a_difference_is_shown_with_what_it_allows_to_say() -> None:
+def test_a_difference_is_shown_with_its_verdict() -> None:
     assert signed(-0.0045) == "\N{MINUS SIGN}0.0045"
     assert (p_value(0.0004), p_value(0.042, equals="= "), p_value(None)) == ("< 0.001", "= 0.042", "–")
     assert shown_difference(Difference(3, 0.1, 0.05, 0.15, 0.01)) == [

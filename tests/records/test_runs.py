@@ -1,4 +1,4 @@
-"""The run folder: every row with its keys and their meaning, exact bytes, and models that come out as they went in."""
+"""The run folder: the keys of every row and their meaning, exact bytes, and models saved without loss."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def test_bytes_are_those_of_algorithm_1_and_cumulative(runs: dict[str, fedal.Run
         assert row["participants"] == N
 
 
-def test_the_rows_of_the_clients_agree_with_the_rows_of_all(run: fedal.Run) -> None:
+def test_the_rows_of_the_clients_agree_with_those_of_the_federation(run: fedal.Run) -> None:
     rows = run.client_metrics
     keys = {"round", "iteration", "phase", "client", "model", "private_samples", "test_accuracy", "test_samples"}
     keys |= {"final", "participated", "up_bytes", "down_bytes"}
     assert all(set(row) == keys for row in rows)
-    assert [row["client"] for row in rows] == NAMES * 5, "in roster order, whoever was first"
+    assert [row["client"] for row in rows] == NAMES * 5, "in roster order, whatever the order of arrival"
     for index, whole in enumerate(run.metrics):
         mine = rows[N * index : N * (index + 1)]
         for key in ("round", "iteration", "phase", "final", "test_samples"):
@@ -116,10 +116,10 @@ def test_after_local_is_measured_between_training_and_transfer(runs: dict[str, f
     found = quiet.metrics
     for row in expected + found:
         row.pop("seconds")
-    assert found == expected, "looking must not change what is seen"
+    assert found == expected, "an evaluation must not change the result"
 
 
-def test_the_numbers_about_the_exchange_make_sense(run: fedal.Run) -> None:
+def test_the_measurements_of_the_exchange_are_plausible(run: fedal.Run) -> None:
     for row in run.metrics:
         assert 0 <= row["disagreement"] <= np.log(K)
         assert 0 <= row["discriminator_accuracy"] <= 1
@@ -128,7 +128,7 @@ def test_the_numbers_about_the_exchange_make_sense(run: fedal.Run) -> None:
     assert [row["seconds"] for row in run.metrics] == sorted(row["seconds"] for row in run.metrics)
 
 
-def test_a_trained_model_comes_out_and_reproduces_its_final_accuracy(run: fedal.Run) -> None:
+def test_a_loaded_model_reproduces_its_final_accuracy(run: fedal.Run) -> None:
     data = load_data("digits")
     opened = fedal.load_run(run.path)
     recorded = {row["client"]: row["test_accuracy"] for row in opened.client_metrics if row["final"]}
@@ -141,7 +141,7 @@ def test_a_trained_model_comes_out_and_reproduces_its_final_accuracy(run: fedal.
         assert float((answers == data.test_y).mean()) == accuracy
 
 
-def test_a_model_in_double_precision_comes_out_unrounded(tmp_path: Path) -> None:
+def test_a_model_in_double_precision_is_loaded_unrounded(tmp_path: Path) -> None:
     run = fedal.run(Config(method="fedmd", precision="fp64", **{**SETTINGS, "rounds": 1}), tmp_path / "double")
     data = load_data("digits")
     for row in run.client_metrics[-N:]:
@@ -161,7 +161,7 @@ def test_weights_of_another_model_are_explained(run: fedal.Run, tmp_path: Path) 
         fedal.load_run(tmp_path / "run").model("north")
 
 
-def test_a_model_that_is_not_there_is_explained(run: fedal.Run, tmp_path: Path) -> None:
+def test_a_missing_model_is_explained(run: fedal.Run, tmp_path: Path) -> None:
     with pytest.raises(FedalError, match=r'no client "east"\. It has: north, south, client-02'):
         run.model("east")
     (tmp_path / "begun").mkdir()
@@ -175,7 +175,7 @@ def test_a_model_that_is_not_there_is_explained(run: fedal.Run, tmp_path: Path) 
         _ = begun.final
 
 
-def test_the_division_is_saved_with_its_class_table(run: fedal.Run) -> None:
+def test_the_partition_is_saved_with_its_class_table(run: fedal.Run) -> None:
     data = load_data("digits")
     with np.load(run.path / "partition.npz", allow_pickle=False) as saved:
         parts = [saved[f"client/{name}"] for name in NAMES]
@@ -197,7 +197,7 @@ def test_the_subset_for_evaluation_is_stratified_and_fixed_by_the_seed() -> None
     assert np.abs(share).max() < 0.011
 
 
-def test_the_environment_says_what_besides_the_config_decides_bits(run: fedal.Run) -> None:
+def test_the_environment_records_what_determines_bits_besides_the_config(run: fedal.Run) -> None:
     environment = json.loads((run.path / "environment.json").read_text())
     assert environment["torch"] == torch.__version__
     assert environment["fedal"] == fedal.__version__
@@ -213,7 +213,7 @@ def test_the_config_in_the_folder_is_resolved(run: fedal.Run) -> None:
     assert config.model_dump() == run.config.model_dump()
 
 
-def test_the_folder_holds_what_is_promised_and_no_temporary_files(run: fedal.Run) -> None:
+def test_the_folder_holds_the_documented_files_and_no_temporary_ones(run: fedal.Run) -> None:
     names = {path.name for path in run.path.iterdir()}
     promised = {"config.toml", "metrics.jsonl", "clients.jsonl", "partition.npz", "checkpoints", "models"}
     assert promised | {"environment.json", "summary.json", "run.lock"} == names
@@ -240,11 +240,11 @@ def test_another_version_of_torch_is_warned_about_on_resume(run: fedal.Run, tmp_
     said: list[str] = []
     fedal.resume(half, listener=Listener(warned=said.append))
     assert said == [
-        f"torch was 0.1, is now {torch.__version__}: the result may differ in bits from an uninterrupted run."
+        f"torch was 0.1, is now {torch.__version__}: the result may not be bit-identical to an uninterrupted run."
     ]
 
 
-def test_a_run_folder_with_only_its_config_begins_at_round_0(run: fedal.Run, tmp_path: Path) -> None:
+def test_a_run_folder_with_only_its_config_starts_at_round_0(run: fedal.Run, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes((run.path / "config.toml").read_bytes())
     again = fedal.resume(tmp_path)
     for name in NAMES:
@@ -252,8 +252,8 @@ def test_a_run_folder_with_only_its_config_begins_at_round_0(run: fedal.Run, tmp
         assert (again.path / file).read_bytes() == (run.path / file).read_bytes()
 
 
-def test_the_final_row_is_the_same_whether_the_end_was_reached_in_one_life_or_two(tmp_path: Path) -> None:
-    """The last round is not due for evaluation here; what the final row says about it must survive a restart."""
+def test_the_final_row_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    """The last round is not evaluated here; its values in the final row must survive a restart."""
     run = fedal.run(Config(method="fedal", **SETTINGS), tmp_path / "a")
     before = run.final
     run.folder.summary.unlink()

@@ -1,4 +1,4 @@
-"""Claims about comparisons: differences paired over seeds, the way to a target, the spread of clients."""
+"""Statistics of comparisons: differences paired by seed, time to a target, distribution over clients."""
 
 import math
 
@@ -40,21 +40,21 @@ def test_only_seeds_that_both_have_are_compared() -> None:
     assert paired_difference({0: 0.5}, {1: 0.5}) is None
 
 
-def test_one_seed_allows_no_statement() -> None:
+def test_one_seed_supports_no_statement() -> None:
     found = paired_difference({0: 0.5}, {0: 0.4})
     assert found is not None
     assert (found.low, found.high, found.p_value) == (None, None, None)
     assert found.verdict == "no statement: one seed"
 
 
-def test_differences_without_spread_allow_no_statement() -> None:
+def test_equal_differences_support_no_statement() -> None:
     found = paired_difference({0: 0.5, 1: 0.7}, {0: 0.4, 1: 0.6})
     assert found is not None
     assert found.p_value is None
     assert found.verdict.startswith("no statement")
 
 
-def test_a_seed_that_is_not_a_number_is_left_out() -> None:
+def test_a_seed_with_a_nan_is_left_out() -> None:
     found = paired_difference(A | {4: math.nan}, B | {4: 0.9})
     assert found == paired_difference(A, B)
 
@@ -82,7 +82,7 @@ def test_the_target_is_reached_at_the_first_round_end_that_has_it() -> None:
     assert first_reaching(rows, 0.71) is None
 
 
-def test_a_number_that_is_not_finite_reaches_no_target() -> None:
+def test_a_non_finite_value_reaches_no_target() -> None:
     assert first_reaching([row(5, math.nan)], 0.1) is None
 
 
@@ -93,7 +93,7 @@ def test_the_distribution_is_made_of_quartiles() -> None:
     assert distribution([math.nan]) is None
 
 
-def test_mean_and_spread_say_when_there_is_nothing_to_say() -> None:
+def test_mean_and_std_of_too_few_or_non_finite_values() -> None:
     assert (mean([0.2, 0.4]), spread([0.2, 0.4])) == pytest.approx((0.3, math.sqrt(0.02)))
     assert math.isnan(mean([])) and math.isnan(mean([0.1, math.nan]))
     assert spread([0.3]) == spread([]) == spread([0.1, math.nan]) == 0.0
@@ -109,14 +109,14 @@ def test_a_curve_has_the_seeds_that_were_evaluated_there_and_ends_with_the_final
     assert curve([first], "disagreement") == []
 
 
-def test_rows_on_the_way_are_told_from_the_final_one() -> None:
+def test_rows_during_training_are_told_from_the_final_one() -> None:
     rows = [row(5, 0.1, "after_local"), row(5, 0.2), row(5, 0.3, final=True)]
     assert [r["test_accuracy"] for r in round_ends(rows)] == [0.2, 0.3]
     assert [r["test_accuracy"] for r in round_ends(rows, final=False)] == [0.2]
     assert final_row(rows) is rows[2] and final_row(rows[:2]) is None
 
 
-def test_seeds_are_summed_up_over_their_final_rows() -> None:
+def test_seeds_are_summarised_over_their_final_rows() -> None:
     class Two(Seeds):
         def __init__(self, shift: float) -> None:
             self.rows_by_seed_ = {s: [row(5, 0.5 + s / 10 + shift * (s + 1), final=True)] for s in (0, 1)}

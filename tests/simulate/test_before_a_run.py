@@ -1,4 +1,4 @@
-"""`fedal partition --preview` and `fedal plan`: what a run will look like and cost."""
+"""`fedal partition --preview` and `fedal plan` preview the data split and the cost of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedal.simulate.estimate import estimate
 from fedal.simulate.prepare import prepare_split
 
 
-def test_the_preview_shows_the_division_that_the_run_will_use(tmp_path: Path) -> None:
+def test_the_preview_shows_the_split_that_the_run_will_use(tmp_path: Path) -> None:
     flags = ["--clients", "4", "--alpha", "0.7", "--seed", "3"]
     result = CliRunner().invoke(app, ["partition", "--preview", *flags, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -32,7 +32,7 @@ def test_the_preview_shows_the_division_that_the_run_will_use(tmp_path: Path) ->
     assert (tmp_path / "partition.svg").stat().st_size > 1000 and (tmp_path / "partition.png").stat().st_size > 1000
 
 
-def test_a_division_that_cannot_be_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_an_impossible_partition_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["partition", "--clients", "4000", "--out", str(tmp_path)])
     assert isinstance(result.exception, fedal.FedalError)
     assert not any(tmp_path.iterdir())
@@ -49,7 +49,7 @@ def test_the_area_of_a_bubble_is_its_number_of_samples() -> None:
 def test_planned_bytes_are_those_of_the_run(method: str, tmp_path: Path) -> None:
     config = Config(method=method, clients=3, models="mlp-small", rounds=6, alpha=5.0, eval_every=30)
     found = estimate(config, trial_s=0)
-    assert found.played == 3 < config.total_rounds
+    assert found.trials == 3 < config.total_rounds
     final = fedal.run(config, tmp_path / "run").final
     assert (found.up_bytes, found.down_bytes) == (final["up_bytes"], final["down_bytes"])
 

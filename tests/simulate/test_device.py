@@ -1,8 +1,8 @@
-"""`device` is one setting: every tensor of a round is made where the numbers are that it meets.
+"""Every tensor of a round is on the device that `device` names.
 
-Tensors on the device `meta` have shapes and no numbers, and meet no tensor of another device without an error. So what
-was made without a device, or forgotten on the CPU, is found without a GPU: by rounds on the CPU while `meta` is where
-torch makes what nobody places, and by rounds on `meta` itself wherever no number is asked for.
+Tensors on the device `meta` have shapes but no data, and combining them with tensors of another device is an error. So
+a tensor without an explicit device, or left on the CPU, is found without a GPU: by rounds on the CPU while `meta` is
+torch's default device, and by rounds on `meta` itself if the method reads no values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedal.engine.loop import Federation
 from fedal.simulate.assemble import Assembly, assemble
 from splits import InOrder, build_federation, restore, run_rounds, same_bits, state_of, tiny_split
 
-VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that make tensors of their own
+VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that create further tensors
     "fedmd": [{"distance": "l1"}, {"distance": "mse"}],
     "fedal": [{"discriminator_leak": 0.1, "discriminator_clip": 0.5, "discriminator_optimizer": "sgd"}],
     "fedproto": [{"prototypes": "fresh"}, {"average": "samples", "local_stages": 2}],
@@ -35,7 +35,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that make tensors of th
 }
 CASES = [(method, options) for method in methods.MODULES for options in [{}, *VARIANTS.get(method, [])]]
 STACKABLE = ("local", "fedmd", "fedmd-lf", "fedal")
-ASK_FOR_NUMBERS = ("fedproto", "fd", "hfd", "fccl+", "perfed-ckt", "cfd")  # how many of a class, who is nearest, bits
+ASK_FOR_NUMBERS = ("fedproto", "fd", "hfd", "fccl+", "perfed-ckt", "cfd")  # class counts, nearest neighbours, bits
 ON_META = [case for case in CASES if case[0] not in ASK_FOR_NUMBERS and "discriminator_optimizer" not in case[1]]
 
 
@@ -54,8 +54,8 @@ def assembled(method: str, device: str = "cpu", *, stacked: bool = False, **opti
     return assemble(config, tiny_split(config.client_names), InOrder())
 
 
-def play_three_rounds(federation: Federation, *, stacked: bool = False) -> None:
-    """In the first the last client is absent, unless it is a part of a stack: then it has to catch up."""
+def run_three_rounds(federation: Federation, *, stacked: bool = False) -> None:
+    """Without stacks, the last client is absent in round 0 and has to catch up."""
     late = federation.roster[-1]
     federation.run_round(0, None if stacked else lambda client, exchange: client == late)
     federation.run_round(1)
@@ -71,7 +71,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def without_codecs(state: dict[str, Any]) -> dict[str, Any]:
-    """Bits are counted in Python: what a codec remembers stays on the CPU, whatever the device."""
+    """The state without that of the codecs, which work in Python and stay on the CPU."""
     return {
         "server": {name: part for name, part in state["server"].items() if name != "codecs"},
         "clients": {
@@ -84,34 +84,34 @@ def without_codecs(state: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("method", "options"), CASES)
 def test_a_round_places_every_tensor(method: str, options: dict[str, Any]) -> None:
-    expected, played = (assembled(method, **options).federation for _ in range(2))
-    play_three_rounds(expected)
+    expected, checked = (assembled(method, **options).federation for _ in range(2))
+    run_three_rounds(expected)
     with torch.device("meta"):
-        play_three_rounds(played)
-    assert same_bits(state_of(played), state_of(expected))
+        run_three_rounds(checked)
+    assert same_bits(state_of(checked), state_of(expected))
 
 
 @pytest.mark.parametrize("method", STACKABLE)
-def test_so_does_a_round_of_a_stack(method: str) -> None:
-    expected, played = (assembled(method, stacked=True).federation for _ in range(2))
-    play_three_rounds(expected, stacked=True)
+def test_a_round_of_a_stack_places_every_tensor(method: str) -> None:
+    expected, checked = (assembled(method, stacked=True).federation for _ in range(2))
+    run_three_rounds(expected, stacked=True)
     with torch.device("meta"):
-        play_three_rounds(played, stacked=True)
-    assert same_bits(state_of(played), state_of(expected))
+        run_three_rounds(checked, stacked=True)
+    assert same_bits(state_of(checked), state_of(expected))
 
 
-def test_so_do_batch_norm_and_dropout() -> None:
-    expected, played = (build_federation("fedal") for _ in range(2))
+def test_batch_norm_and_dropout_place_every_tensor() -> None:
+    expected, checked = (build_federation("fedal") for _ in range(2))
     run_rounds(expected, 2)
     with torch.device("meta"):
-        run_rounds(played, 2)
-    assert same_bits(state_of(played), state_of(expected))
+        run_rounds(checked, 2)
+    assert same_bits(state_of(checked), state_of(expected))
 
 
 @pytest.mark.parametrize("method", list(methods.MODULES))
-def test_a_restored_state_goes_on_where_the_run_computes(method: str) -> None:
+def test_a_restored_state_continues_on_the_device_of_the_run(method: str) -> None:
     saved = assembled(method).federation
-    play_three_rounds(saved)
+    run_three_rounds(saved)
     state = state_of(saved)
     restored = assembled(method).federation
     saved.run_round(3)
@@ -121,11 +121,11 @@ def test_a_restored_state_goes_on_where_the_run_computes(method: str) -> None:
     assert same_bits(state_of(restored), state_of(saved))
 
 
-@pytest.mark.filterwarnings("ignore:.*which is a no-op:UserWarning")  # there are no numbers to be taken over
+@pytest.mark.filterwarnings("ignore:.*which is a no-op:UserWarning")  # there is no data to copy
 @pytest.mark.parametrize(("method", "options"), CASES)
-def test_a_state_from_the_cpu_is_taken_over_on_another_device(method: str, options: dict[str, Any]) -> None:
+def test_a_state_from_the_cpu_is_loaded_on_another_device(method: str, options: dict[str, Any]) -> None:
     saved = assembled(method, **options).federation
-    play_three_rounds(saved)
+    run_three_rounds(saved)
     restored = state_of(restore(assembled(method, "meta", **options).federation, state_of(saved)))
     assert {tensor.device.type for tensor in tensors_in(without_codecs(restored))} == {"meta"}
 
@@ -134,11 +134,11 @@ def test_a_state_from_the_cpu_is_taken_over_on_another_device(method: str, optio
     ("method", "options", "stacked"),
     [(*case, False) for case in ON_META] + [(*case, True) for case in ON_META if case[0] in STACKABLE],
 )
-def test_nothing_of_a_round_stays_behind(
+def test_no_tensor_of_a_round_stays_on_the_cpu(
     method: str, options: dict[str, Any], stacked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The only questions that need a number are whether all numbers are finite: answered with yes.
+    # The only values read are those of the tests for finite values: they pass.
     monkeypatch.setattr(Tensor, "__bool__", lambda tensor: True)
     federation = assembled(method, "meta", stacked=stacked, **options).federation
-    play_three_rounds(federation, stacked=stacked)
+    run_three_rounds(federation, stacked=stacked)
     assert {tensor.device.type for tensor in tensors_in(state_of(federation))} == {"meta"}

@@ -1,4 +1,4 @@
-"""A run on the command line and what stands in its way: damage, failures in exit 1 with a reason kept, Ctrl-C."""
+"""Runs on the command line that are interrupted: damaged files, failures (exit 1, reason recorded), Ctrl-C."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_folder_that_holds_a_run_is_not_touched_by_another(finished: Path) -> 
     assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
 
 
-def test_an_interrupted_run_resumes_to_the_same_bits(interrupted: Path, finished: Path) -> None:
+def test_a_resumed_run_is_bit_identical(interrupted: Path, finished: Path) -> None:
     shutil.copytree(interrupted, "copy")
     assert not package.load_run("copy").is_complete
     assert fedal("resume", "copy").code == 0
@@ -106,18 +106,18 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(
     damage(folder)
     answer = fedal("resume", folder)
     assert answer.code == 0
-    assert answer.err.startswith("warning: copy/checkpoints/round-0000007") and "the one before it" in answer.err
+    assert answer.err.startswith("warning: copy/checkpoints/round-0000007") and "the previous checkpoint" in answer.err
     assert outcome(folder) == outcome(finished)
 
 
-def test_without_a_sound_checkpoint_a_run_is_refused_and_left_as_it_is(interrupted: Path) -> None:
+def test_without_an_intact_checkpoint_a_run_is_refused_and_left_unchanged(interrupted: Path) -> None:
     shutil.copytree(interrupted, "copy")
     records = Path("copy/metrics.jsonl").read_bytes()
     for path in Path("copy/checkpoints").glob("*.tensors"):
         _change_one_byte(path)
     answer = fedal("resume", "copy")
     assert answer.code == 2
-    assert "error: copy/checkpoints: none of the 2 checkpoints is sound" in answer.err
+    assert "error: copy/checkpoints: all 2 checkpoints are damaged" in answer.err
     assert Path("copy/metrics.jsonl").read_bytes() == records
 
 
@@ -129,7 +129,7 @@ def test_records_that_lost_rows_are_refused(interrupted: Path) -> None:
     assert "error: copy/metrics.jsonl has 10 bytes" in answer.err
 
 
-def test_a_run_on_other_data_than_it_began_with_is_refused() -> None:
+def test_resuming_a_run_on_other_data_is_refused() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.random((300, 5), np.float32), np.arange(300) % 3
     np.savez("mine.npz", x=x, y=y)
@@ -151,7 +151,7 @@ def test_a_run_on_other_data_than_it_began_with_is_refused() -> None:
         (10, 'round 2, exchange 0: Outputs.values from client "frail" contains non-finite values'),
     ],
 )
-def test_a_loss_that_is_not_finite_names_client_round_and_term_and_the_last_checkpoint_stands(
+def test_a_non_finite_loss_names_client_round_and_term_and_keeps_the_last_checkpoint(
     custom_module: Callable[[str, str], None], passes: int, naming: str
 ) -> None:
     custom_module(
@@ -174,7 +174,7 @@ def test_a_loss_that_is_not_finite_names_client_round_and_term_and_the_last_chec
     )
     Path("mine.toml").write_text(
         'method = "fedmd"\nrounds = 6\ncheckpoint_every = 1\nbatch_size = 8\n'
-        'clients = [{ name = "sound", model = "mlp-small" }, { name = "frail", '
+        'clients = [{ name = "intact", model = "mlp-small" }, { name = "frail", '
         'model = "fragile_nets:Breaks" }]\n[options]\ntau = 2\n'
     )
     answer = fedal("run", "--config", "mine.toml", "--out", "a")
@@ -187,13 +187,13 @@ def test_a_loss_that_is_not_finite_names_client_round_and_term_and_the_last_chec
     assert fedal("resume", "a", "--trust").err.splitlines() == [line]
 
 
-def test_a_step_size_that_is_far_too_large_stops_the_run_with_a_hint() -> None:
+def test_a_far_too_large_step_size_stops_the_run_with_a_hint() -> None:
     answer = fedal("run", *TINY, "--set", "lr=1e30", "--out", "a")
     assert answer.code == 1
     assert 'error: client "client-00", round 0, ' in answer.err and "smaller lr" in answer.err
 
 
-def test_a_model_that_fails_on_its_way_ends_in_one_message(custom_module: Callable[[str, str], None]) -> None:
+def test_a_model_that_fails_during_training_causes_one_message(custom_module: Callable[[str, str], None]) -> None:
     custom_module(
         "picky_nets",
         """
@@ -214,7 +214,7 @@ def test_a_model_that_fails_on_its_way_ends_in_one_message(custom_module: Callab
 
 
 @pytest.mark.processes
-def test_a_full_disk_while_saving_keeps_the_last_checkpoint_and_resume_gives_the_same_bits(finished: Path) -> None:
+def test_a_full_disk_while_saving_keeps_the_last_checkpoint_and_resume_is_bit_identical(finished: Path) -> None:
     folder = Path("a").absolute()
     with ForkServer() as server:
         life = server.command("run", *LONGER, "--out", str(folder), disk_full_at=5)
@@ -292,7 +292,7 @@ def test_with_trust_the_module_is_imported(trap: Path) -> None:
     assert package.load_run("a", trust=True).is_complete
 
 
-# in processes of their own: signals, locks, speed
+# in separate processes: signals, locks, speed
 
 
 def _started(*words: str) -> subprocess.Popen[str]:
@@ -311,7 +311,7 @@ ENDLESS = (*(word if word != "12" else "100000" for word in LONGER), "--out", "a
 
 
 @pytest.mark.processes
-def test_ctrl_c_finishes_the_round_and_saves_and_resume_gives_the_same_bits_and_nobody_else_may_work_there() -> None:
+def test_ctrl_c_finishes_the_round_and_saves_the_folder_is_locked_and_resume_is_bit_identical() -> None:
     process = _started("run", *ENDLESS)
     _wait_for(lambda: Path("a/metrics.jsonl").exists() and Path("a/metrics.jsonl").stat().st_size > 0, process)
     second = fedal("resume", "a")
@@ -335,7 +335,7 @@ def test_ctrl_c_finishes_the_round_and_saves_and_resume_gives_the_same_bits_and_
 
 
 @pytest.mark.processes
-def test_a_second_ctrl_c_stops_at_once(custom_module: Callable[[str, str], None]) -> None:
+def test_a_second_ctrl_c_stops_immediately(custom_module: Callable[[str, str], None]) -> None:
     custom_module(
         "slow_nets",
         """

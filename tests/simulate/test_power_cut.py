@@ -1,4 +1,4 @@
-"""The power fails after any single step of saving: what was not synced is gone, and no acknowledged round is lost."""
+"""A power cut after any single step of saving loses unsynced data, but no acknowledged round."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedal import durable
 from fedal.records.checkpoint import load_newest, save_checkpoint
 
 Step = tuple[str, str, Any]
-"""(what happened, to which file, with what)"""
+"""(operation, file, argument)"""
 
 
 class Recorder:
-    """Lets everything happen and writes down what a disk would have been asked to do, and what was acknowledged."""
+    """Passes all operations on and records those on the disk, and the acknowledged rounds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: list[Step] = []
@@ -72,7 +72,7 @@ class _Watched:
 
 
 class Disk:
-    """Files by name. Content counts when its file was synced, a name when its folder was; or all names at once."""
+    """Files by name. Content lasts once its file is synced, a name once its folder is (or immediately, if early)."""
 
     def __init__(self, *, names_are_early: bool) -> None:
         self._early = names_are_early
@@ -111,7 +111,7 @@ class Disk:
 def test_no_acknowledged_round_is_lost_whenever_the_power_fails(
     names_are_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 25 saves, every prefix of the steps. Early names: folders may reach the disk before the files in them."""
+    """Cuts the power after every step of 25 saves. Early names: folders may reach the disk before their files."""
     saved = tmp_path / "run" / "checkpoints"
     saved.parent.mkdir()
     with monkeypatch.context() as patch:
@@ -132,7 +132,7 @@ def test_no_acknowledged_round_is_lost_whenever_the_power_fails(
 
 
 def recovered(disk: Disk, folder: Path) -> int:
-    """The newest round that can be read from what the power cut left; -1 without any."""
+    """The newest round that can be read after the power cut; -1 if there is none."""
     folder.mkdir()
     for name, content in disk.after_a_power_cut():
         (folder / Path(name).name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Stacked clients in a federation: the numbers of single ones, the same bits again, and who is stacked at all."""
+"""Stacked clients in a federation: same numbers as single ones, reproducible bits, and which clients are stacked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def split_of(config: Config, side: int = 8) -> DataSplit:
     return DataSplit(data, dict(zip(config.client_names, parts, strict=True)), np.arange(40), x[:40], 0)
 
 
-def played(config: Config, rounds: int = 2, workers: int = 1, side: int = 8) -> Assembly:
+def trained(config: Config, rounds: int = 2, workers: int = 1, side: int = 8) -> Assembly:
     with thread_workers(workers) as pool:
         assembly = assemble(config, split_of(config, side), pool)
         for t in range(rounds):
@@ -51,9 +51,9 @@ def states(assembly: Assembly) -> dict[str, Any]:
 
 @pytest.mark.parametrize("local_loss", ["cross-entropy", "balanced"])
 @pytest.mark.parametrize("method", STACKABLE_METHODS)
-def test_a_stacked_federation_has_the_numbers_of_a_single_one(method: str, local_loss: str) -> None:
+def test_a_stacked_federation_computes_the_same_numbers(method: str, local_loss: str) -> None:
     config = small(method, local_loss=local_loss)
-    stacked, single = played(config), played(config.with_(stacked=False))
+    stacked, single = trained(config), trained(config.with_(stacked=False))
     assert isinstance(with_logics(stacked.federation).clients["client-04"].learner, StackedLearner)
     for name, learner in single.learners.items():
         for key, value in learner.weights().items():  # type: ignore[attr-defined]
@@ -64,35 +64,35 @@ def test_a_stacked_federation_has_the_numbers_of_a_single_one(method: str, local
 @pytest.mark.parametrize("distance", ["l1", "mse"])
 def test_every_distance_of_fedmd_is_a_mean_per_client(distance: str) -> None:
     config = small("fedmd", distance=distance)
-    stacked, single = played(config, 1), played(config.with_(stacked=False), 1)
+    stacked, single = trained(config, 1), trained(config.with_(stacked=False), 1)
     for name, learner in single.learners.items():
         for key, value in learner.weights().items():  # type: ignore[attr-defined]
             assert torch.allclose(stacked.learners[name].weights()[key], value, rtol=0, atol=1e-12)  # type: ignore[attr-defined]
 
 
-def test_lenet5_clients_learn_the_same_stacked_and_alone() -> None:
+def test_lenet5_clients_learn_the_same_stacked_or_not() -> None:
     config = small(models="lenet5", clients=5, stacked="auto", tau=2)
-    stacked, single = played(config, 1, side=28), played(config.with_(stacked=False), 1, side=28)
+    stacked, single = trained(config, 1, side=28), trained(config.with_(stacked=False), 1, side=28)
     assert isinstance(with_logics(stacked.federation).clients["client-00"].learner, StackedLearner)
     for name, learner in single.learners.items():
         for key, value in learner.weights().items():  # type: ignore[attr-defined]
             assert torch.allclose(stacked.learners[name].weights()[key], value, rtol=0, atol=1e-12), (name, key)  # type: ignore[attr-defined]
 
 
-def test_one_worker_and_three_give_the_same_bits() -> None:
+def test_one_worker_and_three_are_bit_identical() -> None:
     config = small(clients=13, precision="fp32")
-    assert same_bits(states(played(config, workers=1)), states(played(config, workers=3)))
+    assert same_bits(states(trained(config, workers=1)), states(trained(config, workers=3)))
 
 
 def test_stacks_follow_client_order_and_leave_other_models_alone() -> None:
     models = {f"c{i}": "lenet5" if i % 2 else "cnn-small-bn" for i in range(14)}
     assert stacks(small(), models) == [("c1", "c3", "c5", "c7", "c9"), ("c11", "c13")]
-    assert stacks(small(), {"a": "lenet5", "b": "cnn-small"}) == []  # nobody to stack with
+    assert stacks(small(), {"a": "lenet5", "b": "cnn-small"}) == []  # no second client to stack with
     assert stacks(small(), {"a": "<LeNet5>", "b": "<LeNet5>", "c": "mine:lenet5"}) == []  # never a user's own model
     assert stacks(small(stacked=False), dict.fromkeys("abc", "lenet5")) == []
 
 
-def test_auto_stacks_lenet5_only_and_only_where_it_can() -> None:
+def test_auto_stacks_only_lenet5_and_only_if_possible() -> None:
     lenets, mixed = dict.fromkeys("abc", "lenet5"), {"a": "lenet5", "b": "cnn-small"}
     auto = small(stacked="auto")
     assert resolve_stacked(auto, lenets) is True
@@ -107,8 +107,8 @@ def test_auto_stacks_lenet5_only_and_only_where_it_can() -> None:
         assert resolve_stacked(auto.with_(**{"options": {}, **other}), lenets) is False, other
 
 
-def test_what_cannot_be_stacked_is_said() -> None:
-    with pytest.raises(ConfigError, match=r"stacked = true: fedavg works client by client.*set it to false"):
+def test_what_cannot_be_stacked_is_explained() -> None:
+    with pytest.raises(ConfigError, match=r"stacked = true: fedavg cannot be stacked.*set it to false"):
         resolve_stacked(small("fedavg"), dict.fromkeys("abc", "lenet5"))
     with pytest.raises(ConfigError, match=r"stacked = 'perhaps': expected true, false or auto"):
         small(stacked="perhaps")
@@ -123,7 +123,7 @@ def test_a_stack_sits_out_as_a_whole() -> None:
     assert steps == {name: config.tau + (config.tau if name in present else 0) for name in config.client_names}
 
 
-def test_a_stopped_stacked_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_resumed_stacked_run_is_bit_identical(tmp_path: Path) -> None:
     config = Config(models="cnn-small", clients=6, iterations=15, stacked=True, checkpoint_every=1, eval_every=5)
     whole = fedal.run(config, tmp_path / "whole")
     seen = iter((False, True))

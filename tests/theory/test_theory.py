@@ -1,4 +1,4 @@
-"""The theory instruments on cases whose answer is known."""
+"""The theory instruments on cases with known values."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ def test_the_mean_of_zeta_is_the_disagreement_of_the_record() -> None:
     assert float(zeta(outputs).mean()) == pytest.approx(float(disagreement(outputs)))
 
 
-def test_a_client_that_stands_alone_has_the_largest_zeta() -> None:
+def test_an_outlier_client_has_the_largest_zeta() -> None:
     crowd = logits(1, 30, 4).expand(4, 30, 4)
     alone = logits(1, 30, 4, seed=1)
     assert int(zeta(torch.cat([crowd, alone])).argmax()) == 4
 
 
-def test_distance_is_the_share_of_probability_placed_differently() -> None:
+def test_distance_is_the_total_variation_distance() -> None:
     p = torch.tensor([[[0.7, 0.3]], [[0.4, 0.6]]], dtype=torch.float64)
     torch.testing.assert_close(distances(p.log()), torch.tensor([[0.0, 0.3], [0.3, 0.0]], dtype=torch.float64))
 
 
-def test_agreement_counts_samples_on_which_all_name_one_class() -> None:
+def test_agreement_counts_samples_with_one_prediction_by_all() -> None:
     outputs = torch.eye(3)[torch.tensor([[0, 1, 2, 0], [0, 1, 1, 0]])]
     assert agreement(outputs) == 0.75
 
 
-# distances between data sets
+# distances between datasets
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return data.train_x, data.train_y
 
 
-def test_two_halves_of_one_data_set_are_near_zero_apart(digits: tuple[np.ndarray, np.ndarray]) -> None:
+def test_two_halves_of_one_dataset_are_near_zero_apart(digits: tuple[np.ndarray, np.ndarray]) -> None:
     x, _ = digits
     order = np.random.Generator(np.random.Philox(key=1)).permutation(len(x))
     assert proxy_a_distance(x[order[:500]], x[order[500:1000]]) < 0.2
@@ -90,7 +90,7 @@ def test_the_smaller_side_counts_as_much_as_the_larger_one(digits: tuple[np.ndar
 # bounds
 
 
-def test_the_bounds_by_hand_on_tiny_numbers() -> None:
+def test_the_bounds_computed_by_hand() -> None:
     clients = [
         ClientTerms(risk=0.2, zeta=0.02, public_distance=0.5, global_distance=0.4, joint_loss=0.1),
         ClientTerms(risk=0.4, zeta=0.08, public_distance=0.7, global_distance=0.8, joint_loss=0.3),
@@ -113,13 +113,13 @@ def test_the_disagreement_term_is_the_papers_with_zeta_in_bits() -> None:
     assert fedal_bound([client] * 4, 10).total == pytest.approx(paper * 3 / 4)
 
 
-def test_the_sampling_term_by_hand() -> None:
+def test_the_sampling_term_computed_by_hand() -> None:
     # phi = 8: (4 + sqrt(16 log 2)) / (0.05 * 4)
     assert sampling_term(8) == pytest.approx((4 + math.sqrt(16 * math.log(2))) / 0.2)
     assert sampling_term(10**9) > math.sqrt(math.log(2)) / 0.05, "it does not vanish with more data"
 
 
-def test_an_unknown_joint_loss_is_left_out_and_not_taken_for_zero() -> None:
+def test_an_unknown_joint_loss_is_left_out_and_does_not_count_as_zero() -> None:
     client = ClientTerms(risk=0.1, zeta=0, public_distance=0, global_distance=0, joint_loss=None)
     assert fedal_bound([client] * 2, 10).joint_loss is None
 
@@ -174,7 +174,7 @@ def test_a_client_with_fewer_samples_than_a_batch_has_no_variance() -> None:
     assert found.variance == pytest.approx(0, abs=1e-20)
 
 
-def test_gradients_are_those_of_autograd_and_leave_the_model_as_it_was() -> None:
+def test_gradients_equal_autograd_and_leave_the_model_unchanged() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
@@ -215,17 +215,17 @@ def test_identical_clients_are_at_the_equilibrium_and_every_discriminator_at_cha
     assert found.verdict.startswith("at the equilibrium")
 
 
-def test_clients_with_a_habit_are_told_apart_and_not_at_the_equilibrium() -> None:
+def test_biased_clients_are_told_apart_and_not_at_the_equilibrium() -> None:
     habits = 3 * torch.eye(4, dtype=torch.float64)[:, None, :]
     outputs = habits + 0.3 * logits(4, 60, 4)
     found = check_equilibrium(outputs, None, ROSTER)
-    assert not found.outputs_coincide and found.told_apart
+    assert not found.outputs_coincide and found.distinguishable
     assert found.fresh > 0.9
     assert found.discriminator_at_chance is None
     assert found.verdict.startswith("not at the equilibrium")
 
 
-def test_a_blind_discriminator_at_chance_is_not_taken_for_the_equilibrium() -> None:
+def test_a_blind_discriminator_at_chance_is_not_an_equilibrium() -> None:
     outputs = 3 * torch.eye(4, dtype=torch.float64)[:, None, :] + 0.3 * logits(4, 60, 4)
     blind = Discriminator(ROSTER, 4, dtype=torch.float64)
     for parameter in blind.module.parameters():

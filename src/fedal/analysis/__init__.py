@@ -1,1 +1,1 @@
-"""`fedal analyse`: a run folder is put together again and measured."""
+"""`fedal analyse`: restores a run from its folder and measures it."""

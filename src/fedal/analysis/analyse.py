@@ -23,7 +23,7 @@ from fedal.theory.convergence import Convergence, convergence
 from fedal.theory.domains import proxy_a_distance
 from fedal.theory.equilibrium import Equilibrium, check_equilibrium
 from fedal.theory.instruments import mean_over_clients
-from fedal.theory.outputs import answers, distances, zeta
+from fedal.theory.outputs import client_outputs, distances, zeta
 from fedal.theory.risks import risk, train_reference
 from fedal.theory.view import Columns, FederationView
 
@@ -33,7 +33,7 @@ SIGMAS = ("l", "k", "u", "rl", "rg", "n")
 
 @dataclass(frozen=True)
 class Analysis:
-    """What was measured on one run. `round` says after how many rounds; `notes` what could not be measured and why."""
+    """The measurements of one run after `rounds` rounds; `notes` says what could not be measured and why."""
 
     run: Run
     rounds: int
@@ -42,8 +42,8 @@ class Analysis:
     global_loss: float  # mean over clients of the cross-entropy on the global test set
     bounds: dict[str, Bound]
     equilibrium: Equilibrium
-    distances: list[list[float]]  # between the outputs of two clients
-    further_round: Columns  # one more round with all instruments on
+    distances: list[list[float]]  # between the outputs of each pair of clients
+    further_round: Columns  # measurements of one more round with all instruments on
     convergence: Convergence
     notes: list[str] = field(default_factory=list)
 
@@ -63,12 +63,12 @@ class Analysis:
 
     @property
     def forgetting(self) -> dict[str, float]:
-        """Mean accuracies around the two stages of the further round."""
+        """Mean accuracies before and after the two stages of the further round."""
         row = mean_over_clients(self.further_round)
         return {name: row[name] for name in row if name.startswith(("global_", "own_"))}
 
     def rows(self) -> list[Row]:
-        """At the ends of rounds, while training."""
+        """The rows at the ends of rounds during training."""
         return round_ends(self.run.metrics, final=False)
 
     def as_json(self) -> dict[str, Any]:
@@ -118,10 +118,10 @@ def analyse(
     models: CustomModels | None = None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Analysis:
-    """Measures a run at its newest checkpoint. With `reference_steps` 0 lambda_n is not estimated."""
+    """Measures a run at its newest checkpoint. With `reference_steps` = 0, lambda_n is not estimated."""
     with restored(run, data=data, public=public, models=models, warn=warn) as found:
         view, notes = found.view, _notes(run, found.rounds)
-        outputs = answers(view.learners.values(), view.public)
+        outputs = client_outputs(view.learners.values(), view.public)
         terms = _client_terms(view, outputs, reference_steps, notes)
         smallest = min(len(indices) for indices in view.split.clients.values())
         each = list(terms.values())
@@ -153,7 +153,7 @@ def _notes(run: Run, rounds: int) -> list[str]:
         notes.append(f"the run is not complete: measured after round {rounds} of {run.config.total_rounds}")
     if not {"zeta", "gradients"} <= set(run.config.instruments):
         notes.append(
-            "no curves of zeta_n per client and of gradient norms: they are measured along a run with "
+            "no curves of zeta_n per client or of gradient norms: to record them during a run, use "
             "--set instruments=forgetting,zeta,gradients"
         )
     return notes
@@ -179,12 +179,12 @@ def _client_terms(
 
 
 def _joint_losses(view: FederationView, steps: int, notes: list[str]) -> dict[str, float]:
-    """lambda_n = loss of f* on D_n + its loss on P, where the labels of P are known to us."""
+    """lambda_n = loss of f* on D_n + its loss on P, if the labels of P are known."""
     if view.public_labels is None:
-        notes.append("lambda_n is left out: the public inputs came without labels")
+        notes.append("lambda_n is omitted: the public inputs have no labels")
         return {}
     if steps == 0:
-        notes.append("lambda_n is left out: it was not asked for")
+        notes.append("lambda_n is omitted: it was not requested")
         return {}
     reference = train_reference(view.config, view.split, steps)
     on_public = risk(reference, view.public, view.public_labels)

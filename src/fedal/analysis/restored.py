@@ -1,4 +1,4 @@
-"""A finished or interrupted run, put together again in memory as its last checkpoint has it."""
+"""Restores a finished or interrupted run in memory from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fedal.theory.view import FederationView
 
 @dataclass(frozen=True)
 class Restored:
-    rounds: int  # that have been played
+    rounds: int  # completed so far
     view: FederationView
-    panel: Panel  # all instruments, for rounds that are played on from here
+    panel: Panel  # all instruments, for rounds run from here
 
 
 @contextmanager
@@ -36,12 +36,12 @@ def restored(
     models: CustomModels | None = None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Restored]:
-    """The run at its newest sound checkpoint. Nothing that is done with it reaches the folder."""
+    """The run at its newest intact checkpoint. Using it never changes the folder."""
     found = load_newest(run.folder.checkpoints, warn) if run.folder.checkpoints.is_dir() else None
     if found is None:
-        raise ConfigError(f"{run.path} has no checkpoint yet. Play it first: `fedal resume {run.path}`.")
+        raise ConfigError(f"{run.path} has no checkpoint yet. Continue it first: `fedal resume {run.path}`.")
     rounds, state = found
-    config = run.config.with_(stacked=False)  # the instruments look into single learners
+    config = run.config.with_(stacked=False)  # the instruments need separate learners
     split = restore_split(config, run.folder.partition, data, public)
     with thread_workers(config.workers) as workers:
         assembly = assemble(config, split, workers, custom_models=models)

@@ -1,4 +1,4 @@
-"""The studies of several runs side by side, as text."""
+"""The analyses of several runs next to each other, as text."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUANTITIES: dict[str, Cell] = {
     "distance d(P, D_n): mean, largest": lambda s: _mean_and_largest([t.public_distance for t in s.terms.values()]),
     "distance d(D, D_n): mean, largest": lambda s: _mean_and_largest([t.global_distance for t in s.terms.values()]),
     "joint loss λ: mean": lambda s: _mean([t.joint_loss for t in s.terms.values()]),
-    "loss on own data": lambda s: f"{s.bounds['FedAL'].risk:.3f}",
+    "loss on private data": lambda s: f"{s.bounds['FedAL'].risk:.3f}",
     "loss on global data, measured": lambda s: f"{s.global_loss:.3f}",
     "  FedAL's bound without sampling term": lambda s: f"{s.bounds['FedAL'].total:.3f}",
     "  FedMD's bound without sampling term": lambda s: f"{s.bounds['FedMD'].total:.3f}",
@@ -51,18 +51,18 @@ QUANTITIES: dict[str, Cell] = {
     **{f"gradient variance σ²_{name}: mean, largest": _variance(name) for name in SIGMAS},
     "clients' squared gradient norm": lambda s: _last(s.convergence.clients),
     "discriminator's squared gradient norm": lambda s: _last([d for d in s.convergence.discriminator if d]),
-    "outputs placed differently: mean, largest pair": lambda s: (
+    "total variation of outputs: mean, largest pair": lambda s: (
         f"{s.equilibrium.mean_distance:.3f}, {s.equilibrium.largest_distance:.3f}"
     ),
-    "public samples on which all name one class": lambda s: f"{s.equilibrium.agreement:.1%}",
+    "public samples with one prediction by all": lambda s: f"{s.equilibrium.agreement:.1%}",
     "discriminator's accuracy (chance 1/N)": lambda s: _guess(s, s.equilibrium.discriminator),
     "a fresh discriminator's accuracy": lambda s: _guess(s, s.equilibrium.fresh),
     "local training: accuracy on global data": _change("global_before_local", "global_after_local"),
-    "transfer: accuracy on own data": _change("own_before_transfer", "own_after_transfer"),
+    "transfer: accuracy on private data": _change("own_before_transfer", "own_after_transfer"),
 }
 
 
 def rows(studies: Sequence[Analysis]) -> list[list[str]]:
-    """One row per quantity, one column per run; a dash where a run has no such thing."""
+    """One row per quantity, one column per run; a dash if a run lacks the quantity."""
     table = [[name, *(cell(study) for study in studies)] for name, cell in QUANTITIES.items()]
     return [row for row in table if set(row[1:]) != {"-"}]

@@ -1,1 +1,1 @@
-"""Many runs: jobs, the pool that plays them, and what is made of their results."""
+"""Campaigns of many runs: jobs, the pool that runs them, comparisons, tuning and the paper's entries."""

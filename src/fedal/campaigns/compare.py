@@ -1,7 +1,7 @@
-"""Methods x seeds under one protocol: a table with mean and spread, as CSV, and one plot.
+"""Compares methods over seeds under one protocol: a table with mean ± std, as CSV, and one plot.
 
-Every run has its own folder `OUT/METHOD/seed-S`, so a comparison that was interrupted continues where it was, and one
-that grows (more seeds, more methods) plays only what is new.
+Every run has its own folder `OUT/METHOD/seed-S`. An interrupted comparison resumes; adding methods or seeds runs only
+the new ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MethodRuns(Seeds):
         return {run.config.seed: run.metrics for run in self.runs}
 
 
-CSV_NUMBERS: dict[str, Callable[[MethodRuns], object]] = {  # of a method that has runs
+CSV_NUMBERS: dict[str, Callable[[MethodRuns], object]] = {  # column -> its value, for a method that has runs
     "test_accuracy_mean": lambda row: row.mean("test_accuracy"),
     "test_accuracy_spread": lambda row: row.spread("test_accuracy"),
     "worst_client_mean": lambda row: row.mean("test_accuracy_min"),
@@ -50,12 +50,12 @@ CSV_NUMBERS: dict[str, Callable[[MethodRuns], object]] = {  # of a method that h
 
 @dataclass
 class Comparison:
-    """The rows of the table in the order they were asked for."""
+    """The rows of the table, in the order of the methods requested."""
 
     path: Path
     seeds: tuple[int, ...]
     rows: list[MethodRuns]
-    notes: list[str]  # what makes the rows unequal
+    notes: list[str]  # why rows may not be comparable
 
     def write_csv(self) -> None:
         rows = []
@@ -70,11 +70,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """The runs of a comparison, and why some methods have none."""
+    """The runs of a comparison, and the reasons why some methods have none."""
 
     path: Path
     seeds: tuple[int, ...]
-    jobs: Mapping[str, Sequence[Job]]  # of every method
+    jobs: Mapping[str, Sequence[Job]]  # by method
     not_applicable: Mapping[str, str]
 
     @property
@@ -82,7 +82,7 @@ class ComparisonPlan:
         return [job for jobs in self.jobs.values() for job in jobs]
 
     def conclude(self, outcomes: Sequence[JobOutcome]) -> Comparison:
-        """The comparison that these outcomes, those of `all_jobs`, come to; writes table.csv."""
+        """The comparison that results from the outcomes of `all_jobs`; also writes table.csv."""
         rows, ended = [], iter(outcomes)
         for name, jobs in self.jobs.items():
             found = [next(ended) for _ in jobs]
@@ -106,9 +106,9 @@ def compare(
     watch: Watcher = lambda job, event, details: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
-    """Plays or completes all runs, `jobs` at a time (0: one per core), and writes table.csv.
+    """Runs or resumes all runs, up to `jobs` in parallel (0: one per core), and writes table.csv.
 
-    `settings` are those of `Config`; an option that only some of the methods have goes to those.
+    `settings` are those of `Config`; an option that only some of the methods have applies to those methods.
     """
     plan = plan_comparison(methods, seeds, Path(out), dict(settings or {}))
     return plan.conclude(run_jobs(plan.all_jobs, jobs, watch=watch, should_stop=should_stop))
@@ -117,9 +117,9 @@ def compare(
 def plan_comparison(
     methods: Sequence[str], seeds: int | Sequence[int], path: Path, settings: Mapping[str, Any], label: str = ""
 ) -> ComparisonPlan:
-    """One config per run, all checked, and no folder that holds something else: before the first run starts.
+    """Plans one job per method and seed; checks all configs and folders before the first run starts.
 
-    The jobs are called after their method, with `label` if that does not say enough.
+    A job is named after its method, followed by `label`, if any.
     """
     everything = list(methods) == ["all"]
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
@@ -152,21 +152,21 @@ def plan_comparison(
 
 
 def comparability_notes(configs: Mapping[str, Config]) -> list[str]:
-    """What a reader must know before comparing the rows: unlike schedules, unlike work, unlike models."""
+    """What limits a comparison of the rows: different schedules, amounts of work or kinds of model."""
     tau = {name: config.tau for name, config in configs.items()}
     work = {
         name: config.method_object().local_steps(config.options) * config.total_rounds
         for name, config in configs.items()
     }
     models = {name: config.method_object().evaluates for name, config in configs.items()}
-    told: dict[str, Mapping[str, object]] = {
+    compared: dict[str, Mapping[str, object]] = {
         "the methods have different tau": tau,
-        "the methods get different amounts of local work (private batches per client)": work,
+        "the methods do different amounts of local work (private batches per client)": work,
     }
     if "server" in models.values():
-        told["the accuracy column mixes models of clients with models of the server"] = models
+        compared["the accuracy column mixes client models with server models"] = models
     return [
         f"{what}: {', '.join(f'{name} {value}' for name, value in values.items())}."
-        for what, values in told.items()
+        for what, values in compared.items()
         if len(set(values.values())) > 1
     ]

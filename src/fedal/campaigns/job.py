@@ -1,4 +1,4 @@
-"""One run of a campaign: what it is called, its config and its folder, which continues that run and no other."""
+"""One run of a campaign: its name, its config and its folder, which must hold that run and no other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedal.user_code import named_code
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be played: its place in a campaign by name and seed, what decides it, and where it lies."""
+    """A run of a campaign, identified by name and seed, with its config and folder."""
 
     name: str
     seed: int
@@ -28,8 +28,8 @@ class Job:
         return RunFolder(self.folder).summary.exists()
 
     @property
-    def is_played_elsewhere(self) -> bool:
-        """Another process has the run, perhaps one that outlived the campaign that started it."""
+    def is_running_elsewhere(self) -> bool:
+        """Whether another process holds the run, perhaps one that outlived the campaign that started it."""
         folder = RunFolder(self.folder)
         if not folder.config.exists():
             return False
@@ -41,37 +41,37 @@ class Job:
 
 
 Watcher = Callable[[Job, str, Any], None]
-"""Told about a job: ("started" | "advanced" | "recorded" | "warned" | "finished" | "not applicable", details)."""
+"""Callback (job, event, details); events: started, advanced, recorded, warned, finished, not applicable."""
 
-Answer = str | Exception | None
-"""Of a job that was played: None when its run is finished, the reason if the method does not apply, or what failed."""
+JobResult = str | Exception | None
+"""What `run_job` returns: None if the run is finished, the reason if the method does not apply, or the exception."""
 
 
 def refuse_other_runs(jobs: Iterable[Job]) -> None:
-    """Raises ConfigError when the folder of a job holds anything but the beginning or the whole of its run."""
-    public_sizes: dict[tuple[str | None, ...], int] = {}  # data set -> what the default means there
+    """Raises ConfigError when the folder of a job holds anything but its own run, finished or not."""
+    public_sizes: dict[tuple[str | None, ...], int] = {}  # dataset -> its default size of the public set
     for job in jobs:
         folder, wanted = RunFolder(job.folder), job.config.deciding()
         if not folder.config.exists():
             folder.refuse_if_taken()
             continue
-        strange = set(named_code(read_toml(folder.config))) - set(named_code(wanted))
-        if strange:  # not even imported: the folder may be somebody else's
-            raise ConfigError(f'{job.folder} holds a run with other code, "{strange.pop()}". Choose another --out.')
+        unknown = set(named_code(read_toml(folder.config))) - set(named_code(wanted))
+        if unknown:  # never imported: the folder may come from someone else
+            raise ConfigError(f'{job.folder} holds a run with other code, "{unknown.pop()}". Choose another --out.')
         saved = folder.read_config(trust=True).deciding()
-        wanted = {**_what_defaults_mean(job.config, saved, public_sizes), **wanted}
-        if job.config.stacked == "auto":  # a run that began with or without stacks goes on as it began
+        wanted = {**_resolved_defaults(job.config, saved, public_sizes), **wanted}
+        if job.config.stacked == "auto":  # a run continues as it started, with or without stacks
             wanted["stacked"] = saved["stacked"]
         if difference := _first_difference(Config.model_fields, saved, wanted):
             raise ConfigError(f"{job.folder} holds a run with other settings ({difference}). Choose another --out.")
 
 
-def _what_defaults_mean(
+def _resolved_defaults(
     config: Config, saved: Mapping[str, Any], public_sizes: dict[tuple[str | None, ...], int]
 ) -> dict[str, Any]:
     """The settings that a run resolves when it starts: length, partition and size of the public set.
 
-    The last one depends on the data, which are read once for all jobs.
+    The last one depends on the dataset, which is read once for all jobs.
     """
     means = resolved(config)
     if config.public is None and config.public_size is None and "public_size" in saved:
@@ -83,7 +83,7 @@ def _what_defaults_mean(
 
 
 def _first_difference(keys: Iterable[str], saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Of these keys, in words; empty when there is none."""
+    """Describes the first of these keys whose values differ; empty if none does."""
     for key in keys:
         there, here = saved.get(key), wanted.get(key)
         if isinstance(there, dict) and isinstance(here, dict) and there != here:
@@ -94,22 +94,22 @@ def _first_difference(keys: Iterable[str], saved: Mapping[str, Any], wanted: Map
 
 
 def run_job(
-    job: Job, tell: Callable[[str, Any], None], should_stop: Callable[[], bool], most_workers: int = 0
-) -> Answer:
-    """Plays or completes one run; gives what came of it and raises nothing.
+    job: Job, notify: Callable[[str, Any], None], should_stop: Callable[[], bool], max_workers: int = 0
+) -> JobResult:
+    """Runs or resumes one run; returns the result and raises nothing.
 
-    A new run gets `most_workers` worker threads, or fewer if its config says so (0: what the config says).
+    A new run gets at most `max_workers` worker threads (0: as many as its config says).
     """
     from fedal.simulate.run import resume, run
     from fedal.simulate.session import Listener
 
-    listener, config = Listener.telling(tell, should_stop), job.config
+    listener, config = Listener.forwarding(notify, should_stop), job.config
     try:
         if RunFolder(job.folder).config.exists():
             resume(job.folder, trust=True, listener=listener)
         else:
-            if most_workers:
-                config = config.with_(workers=min(config.workers or most_workers, most_workers))
+            if max_workers:
+                config = config.with_(workers=min(config.workers or max_workers, max_workers))
             run(config, job.folder, listener=listener)
     except NotApplicableError as error:
         return str(error)

@@ -1,7 +1,7 @@
-"""Searches settings: grids stage by stage, or a sampler of Optuna. Every trial is a run folder with its score in it.
+"""Searches settings, with grids stage by stage or with Optuna. Every trial is a run folder that holds its score.
 
-The folders are the memory of a search: one that was killed continues its trials and repeats none that is finished, and
-one that grows plays only what is new.
+The folders hold all state of a search: a killed search resumes without repeating finished trials, and an extended one
+runs only the new trials.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ PAPER_STAGES: tuple[Grid, ...] = (  # paper, Hyper-parameter settings
     {"lr": (1e-4, 1e-3, 1e-2, 1e-1), "tau": (1, 5, 10, 15, 20)},
     {"discriminator_lr": (1e-4, 1e-3, 1e-2, 1e-1), "discriminator_temperature": (1.0, 2.0, 4.0, 8.0)},
 )
-WORDS: dict[Objective, str] = {
+OBJECTIVES: dict[Objective, str] = {
     "train": "accuracy of the final models on their own training data, mean over clients",
     "test": "accuracy of the final models on the test set, mean over clients",
 }
 SCORE = "score.json"
-SAMPLED_AT_ONCE = 4
-"""Trials that a sampler chooses before it learns how good they are: so many can be played side by side.
+SAMPLE_BATCH = 4
+"""Trials that the sampler chooses before it receives their scores, so up to this many can run in parallel.
 
-A constant, and not the number of runs at a time: what is tried, and so what is found, is the same on any machine. More
-would keep more cores busy and choose worse.
+A constant, not the number of parallel jobs, so that a search tries and finds the same settings on any machine. A
+larger batch would keep more cores busy but choose worse.
 """
 
 
 @dataclass(frozen=True)
 class Range:
-    """Values for a sampler: whole numbers evenly, others on a logarithmic scale."""
+    """A range for the sampler: integers are drawn uniformly, other numbers on a logarithmic scale."""
 
     low: float
     high: float
@@ -58,7 +58,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that were tried, and how good they are; a trial that failed has a reason instead."""
+    """The settings tried and their score, or the reason why the trial failed."""
 
     values: Mapping[str, Any]
     config: Config
@@ -69,7 +69,7 @@ class Trial:
 
 @dataclass
 class Tuning:
-    """All trials of a search in the order they were planned."""
+    """All trials of a search, in the order in which they were planned."""
 
     path: Path
     objective: Objective
@@ -77,7 +77,7 @@ class Tuning:
 
     @property
     def ranked(self) -> list[Trial]:
-        """Best first; of equals the earlier one, and those that failed at the end."""
+        """The trials, best first; ties keep their order, and failed trials come last."""
         return sorted(self.trials, key=lambda trial: -1.0 if trial.score is None else trial.score, reverse=True)
 
     @property
@@ -88,11 +88,11 @@ class Tuning:
         return first
 
     def write(self) -> list[Path]:
-        """best.toml, a config to run, and trials.csv."""
+        """Writes best.toml, a config to run, and trials.csv; returns their paths."""
         best = self.best
         text = (
             f"# The best of {len(self.trials)} trials of `fedal tune`: {best.score:.4f},\n"
-            f"# {WORDS[self.objective]}. Its length is that of a trial.\n{best.config.to_toml()}"
+            f"# {OBJECTIVES[self.objective]}. Its length is the length of a trial.\n{best.config.to_toml()}"
         )
         keys = list(dict.fromkeys(key for trial in self.trials for key in trial.values))
         rows = [
@@ -106,7 +106,7 @@ class Tuning:
 
 @dataclass
 class Search:
-    """Plays trials of one method, `jobs` at a time (0: one per core); what the folders of a former life hold counts."""
+    """Runs trials of one method, up to `jobs` in parallel (0: one per core); reuses those of an earlier process."""
 
     settings: dict[str, Any]
     out: Path
@@ -119,7 +119,7 @@ class Search:
         self.tuning = Tuning(self.out, self.objective, [])
 
     def grids(self, stages: Sequence[Grid]) -> Tuning:
-        """All combinations of each stage in turn; a stage starts from the best of those before it."""
+        """Tries all combinations of each stage in turn; a stage starts from the best trial so far."""
         for stage in stages:
             kept = dict(self.tuning.best.values) if self.tuning.trials else {}
             combinations = itertools.product(*stage.values())
@@ -127,20 +127,20 @@ class Search:
         return self.tuning
 
     def sample(self, space: Mapping[str, Range | Sequence[Any]], trials: int) -> Tuning:
-        """As many trials as asked, chosen by Optuna's tree-structured Parzen estimator from those before.
+        """Runs `trials` trials, chosen by Optuna's tree-structured Parzen estimator.
 
-        Each choice follows from the seed and the scores so far: a search that goes on makes those of its former life
-        again and finds them played.
+        Each choice depends only on the seed and the scores so far: a resumed search repeats the choices of the earlier
+        process and finds those trials finished.
         """
         sampler = Sampler(space, int(self.settings.get("seed", 0)))
         while (done := len(self.tuning.trials)) < trials:
-            self._run([sampler.ask() for _ in range(min(SAMPLED_AT_ONCE, trials - done))])
+            self._run([sampler.ask() for _ in range(min(SAMPLE_BATCH, trials - done))])
             for trial in self.tuning.trials[done:]:
                 sampler.tell(trial)
         return self.tuning
 
     def _run(self, planned: Sequence[Mapping[str, Any]]) -> None:
-        """Checks these settings, plays what is missing of their trials and appends them, scored, in this order."""
+        """Checks these settings, runs the missing trials and appends all of them, scored, in this order."""
         jobs = [self._job(values) for values in planned]
         refuse_other_runs(jobs)
         unscored = {job.name: job for job in jobs if not (job.folder / SCORE).exists()}  # a sampler may repeat itself
@@ -150,13 +150,13 @@ class Search:
             self.tuning.trials.append(self._scored(values, job))
 
     def _job(self, values: Mapping[str, Any]) -> Job:
-        """A trial is named by its values."""
+        """The job of a trial, named after its values."""
         config = Config(**merge_settings(self.settings, values))
         name = ",".join(f"{key}={value}" for key, value in values.items())
         return Job(name, config.seed, config, self.tuning.path / "trials" / name)
 
     def _note_score(self, outcome: JobOutcome) -> None:
-        """Scores a run that has ended, in its folder. That it diverged, with too large steps perhaps, is a result."""
+        """Writes the score of an ended run into its folder. Divergence, perhaps from too large steps, is a result."""
         found: dict[str, Any] = {"objective": self.tuning.objective, "score": None}
         if outcome.run is not None:
             found["score"] = evaluate(outcome.run, self.tuning.objective)
@@ -168,7 +168,7 @@ class Search:
         write_json(outcome.job.folder / SCORE, found)
 
     def _scored(self, values: Mapping[str, Any], job: Job) -> Trial:
-        """With the score in its folder; one that was found for another objective is found again."""
+        """The trial with the score from its folder; a score for another objective is computed again."""
         found = json.loads((job.folder / SCORE).read_bytes())
         if found["objective"] != self.tuning.objective and found["score"] is not None:
             found["score"] = evaluate(Run(job.folder, trust=True), self.tuning.objective)
@@ -182,14 +182,14 @@ def paper_stages(method: str) -> list[Grid]:
 
 
 def evaluate(run: Run, objective: Objective) -> float:
-    """What a trial is judged by. `test` chooses settings by the test set, whose accuracy then claims too much."""
+    """The score of a trial. With `test`, the test set chooses the settings, so its accuracy is optimistic."""
     if objective == "test":
         return float(run.final["test_accuracy"])
     from fedal.simulate.prepare import restore_split
 
     split = restore_split(run.config, run.folder.partition)
     x, y = split.dataset.train_x, split.dataset.train_y
-    return mean(_accuracy(run, client, x[own], y[own]) for client, own in split.clients.items())
+    return mean(_accuracy(run, client, x[indices], y[indices]) for client, indices in split.clients.items())
 
 
 def _accuracy(run: Run, client: str, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:
@@ -200,12 +200,12 @@ def _accuracy(run: Run, client: str, x: NDArray[np.float32], y: NDArray[np.int64
 
     model, inputs = run.model(client), torch.as_tensor(x, dtype=dtype_of(run.config.precision))
     with torch.no_grad():
-        named = torch.cat([model(part).argmax(-1) for part in torch.split(inputs, EVALUATION_BATCH)])
-    return float((named.numpy() == y).mean())
+        predicted = torch.cat([model(part).argmax(-1) for part in torch.split(inputs, EVALUATION_BATCH)])
+    return float((predicted.numpy() == y).mean())
 
 
 class Sampler:
-    """Optuna's, with its study in memory: the run folders are what lasts."""
+    """Optuna's sampler, with its study in memory only: the run folders are the lasting state."""
 
     def __init__(self, space: Mapping[str, Range | Sequence[Any]], seed: int) -> None:
         try:
@@ -218,7 +218,7 @@ class Sampler:
         self._study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
 
     def ask(self) -> dict[str, Any]:
-        """Settings to try next, with four digits: they go into a config that people read."""
+        """The settings to try next, rounded to four digits to keep the config readable."""
         values = self._study.ask(self._distributions).params
         return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in values.items()}
 
@@ -240,7 +240,7 @@ class Sampler:
 
 
 def parse_space(grids: Sequence[str], ranges: Sequence[str]) -> dict[str, Range | list[Any]]:
-    """`lr=1e-3,1e-2` as a list of values and `tau=1:20` as a range."""
+    """Parses `lr=1e-3,1e-2` into a list of values and `tau=1:20` into a range."""
     space: dict[str, Range | list[Any]] = {}
     for word in grids:
         key, texts = _split(word, "--grid", "lr=1e-3,1e-2")

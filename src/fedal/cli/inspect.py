@@ -147,9 +147,9 @@ def _plan_rows(plan: Estimate) -> list[list[str]]:
         "server": "what the server keeps",
     }
     return [
-        ["time", duration(plan.seconds()), f"{between} at the pace of the fastest and slowest of {plan.played} rounds; "
+        ["time", duration(plan.seconds()), f"{between} at the pace of the fastest and slowest of {plan.trials} rounds; "
          "on this machine, as busy as it is now"],
-        ["  a round", f"{1000 * typical:.0f} ms", f"median of {max(1, plan.played - 1)} rounds after a warm-up round"],
+        ["  a round", f"{1000 * typical:.0f} ms", f"median of {max(1, plan.trials - 1)} rounds after a warm-up round"],
         ["  evaluation", duration(plan.evaluations * plan.evaluation_s + plan.final_s),
          f"{plan.evaluations} of {1000 * plan.evaluation_s:.0f} ms, and the final one{instruments}"],
         ["memory", size(plan.peak_bytes), "peak of this process so far, measured"],

@@ -53,4 +53,4 @@ def resume(
 def _listener(screen: Screen, name: str) -> Listener:
     from fedal.simulate.session import Listener
 
-    return Listener.telling(partial(screen.show, name), screen.should_stop)
+    return Listener.forwarding(partial(screen.show, name), screen.should_stop)

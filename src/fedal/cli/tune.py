@@ -7,7 +7,7 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from fedal.campaigns.tune import PAPER_ROUNDS, WORDS, Range, Search, Tuning, paper_stages, parse_space
+from fedal.campaigns.tune import OBJECTIVES, PAPER_ROUNDS, Range, Search, Tuning, paper_stages, parse_space
 from fedal.cli.options import Jobs, Quiet, Said, takes_settings
 from fedal.cli.printing import print_table, warn
 from fedal.cli.screen import Screen
@@ -60,7 +60,7 @@ def tune(
             found = search.grids(paper_stages(values.get("method", "fedal")) if by_paper else [lists])
     files = found.write()
     _print_trials(found)
-    print(f"score: {WORDS[kind]}\nbest: {files[0]} (fedal run --config {files[0]})\ntrials: {files[1]}")
+    print(f"score: {OBJECTIVES[kind]}\nbest: {files[0]} (fedal run --config {files[0]})\ntrials: {files[1]}")
 
 
 def _print_trials(tuning: Tuning) -> None:

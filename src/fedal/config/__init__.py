@@ -1,7 +1,7 @@
-"""The typed, frozen configuration of a run. Reading, checking and printing it needs no torch.
+"""The typed, frozen configuration of a run. Reading, checking and printing it does not import torch.
 
-Order of authority: what the user says, then the preset, then the defaults. Options of the method live in the table
-`[options]`; on the command line and in Python they may be given flat (`--set tau=3`, `Config(tau=3)`).
+The user's values override the preset, which overrides the defaults. Method options belong in the table `[options]`; on
+the command line and in Python they may also be given flat (`--set tau=3`, `Config(tau=3)`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options of the method among the settings: given flat or in a table, they end in the method's own type."""
+"""Separates method options, given flat or in a table, from the other settings, and validates them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedal.methods.options import MethodOptions
 
 
 def take_options(values: dict[str, Any], name: Any, settings: Sequence[str], problems: list[str]) -> MethodOptions:
-    """Takes the options of method `name` out of `values`, and reports keys that are neither these nor `settings`."""
+    """Moves the options of method `name` out of `values`; adds unknown keys and invalid values to `problems`."""
     try:
         if not isinstance(name, str):
             raise ConfigError(f"method = {name!r}: expected a name. `fedal methods` lists them.")
@@ -33,7 +33,7 @@ def take_options(values: dict[str, Any], name: Any, settings: Sequence[str], pro
         value = values.pop(key)
         if key in known:
             given[key] = value
-        elif method:  # without one, the key may be an option of the method that was meant
+        elif method:  # if the method is unknown, the key may be one of its options
             problems.append(unknown_setting(key, [*settings, *known], [method.name]))
     if method is None:
         return MethodOptions()

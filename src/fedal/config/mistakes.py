@@ -1,4 +1,4 @@
-"""What is said about a mistake in the settings: one line that says what was found, where, and what was expected."""
+"""Describes mistakes in the settings, one line each: what was found, where, and what was expected."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from fedal.data.partition import PARTITIONS
 from fedal.facts import facts_of
 
 ALIASES = {"learning_rate": "lr", "model": "models", "num_clients": "clients", "n_clients": "clients"}
-"""What people call a setting elsewhere -> what it is called here."""
+"""Common names of a setting in other libraries -> its name here."""
 
 WRONG_TYPE = ("tuple_type", "int_type", "int_parsing", "string_type", "bool_type", "bool_parsing")
 PATTERN = "string_pattern_mismatch"
-TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # how pydantic names the branch of a union
+TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # pydantic's names of a union's branches
 
 
 def unknown_setting(key: str, known: Sequence[str], methods: Iterable[str]) -> str:
-    """What to say about a key that is neither a setting nor an option of these methods."""
+    """The message for a key that is neither a setting nor an option of these methods."""
     near = [ALIASES[key]] if key in ALIASES else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
-    return f"{key}: no such setting, and no option of {', '.join(methods)}. {hint}"
+    hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
+    return f"{key}: not a setting, and not an option of {', '.join(methods)}. {hint}"
 
 
 def unknown_names(values: Mapping[str, Any]) -> dict[str, str]:
-    """Setting -> what to say, where a data set or partition does not exist."""
+    """setting -> message, for a dataset or partition that does not exist."""
     problems: dict[str, str] = {}
-    known = {"dataset": ("data set", data.names()), "partition": ("partition", list(PARTITIONS))}
+    known = {"dataset": ("dataset", data.names()), "partition": ("partition", list(PARTITIONS))}
     for key, (what, names) in known.items():
         name = values.get(key, names[0])
         if name in names or (key == "dataset" and "data" in values):
             continue
         near = difflib.get_close_matches(str(name).lower().replace("_", "-"), names, n=1)
-        hint = f'Did you mean "{near[0]}"?' if near else f"There are: {', '.join(names)}."
+        hint = f'Did you mean "{near[0]}"?' if near else f"Known: {', '.join(names)}."
         problems[key] = f'{key}: there is no {what} "{name}". {hint}'
     return problems
 
@@ -45,7 +45,7 @@ def unknown_names(values: Mapping[str, Any]) -> dict[str, str]:
 def explain(error: ValidationError, model: type[BaseModel], *parts: type[BaseModel]) -> list[str]:
     """One line per mistake that pydantic found in settings of `model`; `parts` are the tables among its fields."""
     facts = facts_of(model)
-    lines: dict[str, str] = {}  # place -> what is wrong there
+    lines: dict[str, str] = {}  # place -> mistake
     for problem in error.errors(include_url=False):
         where = ".".join(str(part) for part in problem["loc"] if not TYPE_NAME.match(str(part)))
         expected = problem["msg"][0].lower() + problem["msg"][1:]
@@ -59,5 +59,5 @@ def explain(error: ValidationError, model: type[BaseModel], *parts: type[BaseMod
             lines.setdefault(where, f"{where}: no such setting." + (f" Did you mean {near[0]}?" if near else ""))
         else:
             lines.setdefault(where, f"{where} = {problem['input']!r}: {expected}.")
-    # A wrong entry of a list is told once, not again as "this list is no number".
+    # A wrong entry of a list is reported once, not again as "this list is not a number".
     return [line for where, line in lines.items() if not any(other.startswith(f"{where}.") for other in lines)]

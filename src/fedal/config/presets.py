@@ -1,4 +1,4 @@
-"""What a preset says about settings that nobody gave."""
+"""Presets: values for settings that the user leaves open."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedal.data.source import Paper
 
 
 def with_preset(values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, and below them those of preset `paper` if they name it."""
+    """The values, completed by those of preset `paper` if `values` selects it."""
     if values.get("preset") != "paper":
         return values
     asked = {key: values.get(key, defaults[key]) for key in ("dataset", "alpha", "method")}
     source = data.SOURCES.get(asked["dataset"])
     paper = source.paper if source else Paper()
     preset: dict[str, Any] = {"lr": paper.lr}
-    if source is None or source.public_size is None:  # else too small for the paper's public set
+    if source is None or source.public_size is None:  # otherwise the dataset is too small for the paper's public set
         preset["public_size"] = paper.public_size
     if paper.clients is not None:
         preset["clients"] = paper.clients
@@ -33,7 +33,7 @@ def with_preset(values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str
 
 
 def as_dict(options: Any) -> dict[str, Any]:
-    """Method options as given in Python or in a table; nothing where they are neither."""
+    """Method options, from an object or a table, as a dict; empty if `options` is neither."""
     if isinstance(options, BaseModel):
         return options.model_dump()
     return dict(options) if isinstance(options, Mapping) else {}

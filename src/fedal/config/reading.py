@@ -1,4 +1,4 @@
-"""From a TOML file and `--set` words to a config."""
+"""Reads a config from a TOML file and `--set` assignments."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedal.errors import ConfigError
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
     """The config in a TOML file (if any) with overrides on top."""
     values = read_toml(path) if path is not None else {}
-    if values.pop("deployment", None) is not None:  # how a server serves this run: see deploy/settings.py
-        values.setdefault("stacked", False)  # sites never stack, and the same file has the same bits in one process
+    if values.pop("deployment", None) is not None:  # settings of a server: see deploy/settings.py
+        values.setdefault("stacked", False)  # sites never stack, and a simulation of this file must be bit-identical
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
         return Config(**merge_settings(values, given))
@@ -43,7 +43,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def merge_settings(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides win; a flat method option wins over the same one in [options], and either length over both."""
+    """The values with overrides on top.
+
+    A flat method option overrides the same option in [options]. If `overrides` sets the length as either iterations or
+    rounds, both of these are dropped from `values`.
+    """
     if {"iterations", "rounds"} & overrides.keys():
         values = {key: value for key, value in values.items() if key not in ("iterations", "rounds")}
     merged = {**values, **overrides}
@@ -54,7 +58,7 @@ def merge_settings(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """`key=value` words of --set as a dict; values are TOML where they parse, else plain strings."""
+    """The `key=value` assignments of --set as a dict; values are TOML if they parse, else plain strings."""
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")

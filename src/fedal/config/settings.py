@@ -1,4 +1,4 @@
-"""Everything that decides a run, as typed, frozen settings; each carries its facts (`fedal.facts`)."""
+"""Everything that determines a run, as typed, frozen settings; each carries its facts (`fedal.facts`)."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ REQUIREMENTS: dict[str, Leak] = {
     "black-box": NOT_BLACK_BOX,
     "outputs-only": ~(Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS),
 }
-"""What `require` forbids to cross the wire."""
+"""value of `require` -> what must not cross the wire."""
 
 
 def _split_names(value: Any) -> Any:
-    """`forgetting,zeta` on the command line is a list."""
+    """Splits `forgetting,zeta` from the command line into a tuple."""
     return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
 class ClientConfig(BaseModel):
-    """One `[[clients]]` table: a client with a name, or `count` of the rest."""
+    """One `[[clients]]` table: a named client, or `count` unnamed clients."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ClientId | None = Field(None, description="lower-case letters, digits and dashes")
     model: str | None = Field(None, description="a name of `fedal models` or package.module:factory")
-    count: int = Field(1, ge=1, description="how many clients this table stands for")
+    count: int = Field(1, ge=1, description="number of clients that this table describes")
 
 
 class Config(BaseModel):
-    """Everything that decides a run. The resolved one is written to the run folder before the first step."""
+    """Everything that determines a run. The resolved config is written to the run folder before the first step."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -54,84 +54,87 @@ class Config(BaseModel):
     dataset: str = setting(
         "digits", "a name of `fedal datasets`, unless `data` is given", sites=False, changes="weights", option=True)
     clients: Annotated[int, Field(ge=1)] | tuple[ClientConfig, ...] = setting(
-        10, "how many clients; in a file also tables", sites=False, changes="weights", option=True,
+        10, "number of clients; in a file also tables", sites=False, changes="weights", option=True,
         expected="a number of clients or a list of tables with name and model")
     models: str | tuple[str, ...] = setting(
-        "auto", "names of `fedal models` with commas, auto (drawn from the data set's candidates) or same (the first)",
+        "auto", "comma-separated names of `fedal models`, auto (drawn from the dataset's candidates), same (the first)",
         sites=False, changes="weights", option=True,
         expected="auto, same, a name of `fedal models`, or a list of names")
     partition: str | None = setting(
-        None, "how data are divided: " + ", ".join(PARTITIONS), sites=False, changes="weights", option=True)
+        None, "how the data are partitioned: " + ", ".join(PARTITIONS), sites=False, changes="weights", option=True)
     alpha: float = setting(
         1.0, "Dirichlet concentration: smaller = more skewed", gt=0, sites=False, changes="weights", option=True)
     iterations: int | None = setting(
-        None, "length as rounds x tau, rounded up to a whole round; 400 if no length is given", ge=1,
+        None, "length as rounds x tau, rounded up to a whole round; 400 if rounds is not given either", ge=1,
         sites=False, changes="weights", option=True)
     rounds: int | None = setting(
         None, "length in rounds, instead of iterations", ge=1, sites=False, changes="weights", option=True)
-    seed: int = setting(0, "all random numbers follow from it", ge=0, sites=True, changes="weights", option=True)
+    seed: int = setting(0, "determines every random number", ge=0, sites=True, changes="weights", option=True)
     preset: Literal["paper"] | None = setting(
-        None, "settings for what is left open: paper (the FedAL paper's)", sites=False, changes="nothing", option=True)
+        None, "values for settings left open: paper (the FedAL paper's)", sites=False, changes="nothing", option=True)
     engine: Literal["threads", "ray"] = setting(
-        "threads", "how clients run: threads, ray; the same bits", sites=False, changes="nothing", option=True)
+        "threads", "how clients run: threads, ray (bit-identical)", sites=False, changes="nothing", option=True)
     ray_address: str | None = setting(
-        None, "of a Ray cluster; else a local one is started, on loopback", sites=False, changes="nothing", option=True)
+        None, "address of a Ray cluster; default: start a local one on loopback", sites=False, changes="nothing",
+        option=True)
     require: Literal["black-box", "outputs-only"] | None = setting(
-        None, "refuse methods that reveal more: black-box, outputs-only", sites=False, changes="nothing", option=True)
+        None, "reject methods that reveal more: black-box, outputs-only", sites=False, changes="nothing", option=True)
     data: str | None = setting(
         None, "your own data: an .npz file with x and y", sites=False, changes="weights", option=True)
     public: str | None = setting(
         None, "your own public inputs: an .npz file with x", sites=False, changes="weights", option=True)
     data_folder: str | None = setting(
-        None, "where data sets lie (default: FEDAL_DATA or the user cache)", sites=False, changes="nothing")
+        None, "folder of the datasets (default: FEDAL_DATA or the user cache)", sites=False, changes="nothing")
     accept_unverified: bool = setting(
-        False, "accept data files whose checksum is not the publisher's", sites=False, changes="weights")
+        False, "accept data files whose checksum differs from the publisher's", sites=False, changes="weights")
     allow_overlap: bool = setting(
         False, "client-wise partitions: clients may share samples", sites=False, changes="weights")
     min_samples: int = setting(
-        8, "fewer private samples than this at a client is an error", ge=1, sites=False, changes="weights")
+        8, "minimum number of private samples per client; fewer is an error", ge=1, sites=False, changes="weights")
     public_size: int | None = setting(
-        None, "public samples (default: the data set's own, else 1000 or a quarter of all)", ge=1,
+        None, "number of public samples (default: the dataset's, else 1000 or a quarter of the training set)", ge=1,
         sites=False, changes="weights")
     batch_size: int = setting(32, "samples per private and per public batch", ge=2, sites=True, changes="weights")
     optimizer: Literal["adam", "sgd"] = setting(
-        "adam", "one per client, kept over the whole run", sites=True, changes="weights")
+        "adam", "optimizer of each client, kept over the whole run", sites=True, changes="weights")
     lr: float = setting(1e-3, "step size eta_l of the clients", gt=0, sites=True, changes="weights")
-    momentum: float = setting(0.0, "of sgd", ge=0, lt=1, sites=True, changes="weights")
-    weight_decay: float = setting(0.0, "of the clients' optimizers", ge=0, sites=True, changes="weights")
+    momentum: float = setting(0.0, "momentum of sgd", ge=0, lt=1, sites=True, changes="weights")
+    weight_decay: float = setting(0.0, "weight decay of the clients' optimizers", ge=0, sites=True, changes="weights")
     eval_every: int = setting(
-        50, "iterations between evaluations, rounded up to a round end", ge=1, sites=False, changes="record")
+        50, "iterations between evaluations, rounded up to the end of a round", ge=1, sites=False, changes="record")
     eval_samples: int = setting(
-        500, "test samples while training (final rows use all)", ge=1, sites=False, changes="record")
+        500, "test samples per evaluation during training (final rows use all)", ge=1, sites=False, changes="record")
     eval_after_local: bool = setting(
         True, "also evaluate between local training and transfer", sites=False, changes="record")
     instruments: Annotated[tuple[InstrumentName, ...], BeforeValidator(_split_names)] = setting(
         (), "measured in every recorded round, see docs/theory.md: forgetting, zeta, gradients",
         sites=False, changes="nothing")
     checkpoint_every: int | Literal["auto"] = setting(
-        "auto", "rounds; auto: saving costs under 2%", sites=False, changes="nothing",
+        "auto", "rounds between checkpoints; auto: saving takes under 2% of the time", sites=False, changes="nothing",
         expected="a number of rounds, or auto")
     workers: int = setting(
-        0, "worker threads or actors (0: one per core); does not change a bit", ge=0, sites=False, changes="nothing")
-    channels_last: bool = setting(True, "memory format of convolutional nets", sites=True, changes="weights")
-    fused: bool = setting(True, "the fused optimizer kernel", sites=True, changes="weights")
+        0, "worker threads or actors (0: one per core); no effect on results", ge=0, sites=False, changes="nothing")
+    channels_last: bool = setting(
+        True, "use the channels-last memory format in convolutional networks", sites=True, changes="weights")
+    fused: bool = setting(True, "use the fused optimizer kernel", sites=True, changes="weights")
     stacked: bool | Literal["auto"] = setting(
-        "auto", "small nets of one architecture learn as one (auto: LeNet5); changes the last bits",
+        "auto", "train small networks of one architecture as one stack (auto: LeNet5); changes the last bits",
         sites=False, changes="weights", expected="true, false or auto")
     precision: Literal["fp32", "fp64", "bf16"] = setting(
-        "fp32", "numbers of models, data and messages; bf16: torch layers compute in it, the rest is fp32",
+        "fp32", "number format of models, data and messages; bf16 applies to torch layers only, the rest is fp32",
         sites=True, changes="weights")
     device: str = setting("cpu", "torch device (only cpu is tested)", sites=False, changes="weights")
     allow_nondeterministic: bool = setting(
         False, "let models draw from global random generators", sites=False, changes="weights")
-    options: SerializeAsAny[MethodOptions] = setting(MethodOptions(), "of the method", sites=True, changes="weights")
+    options: SerializeAsAny[MethodOptions] = setting(
+        MethodOptions(), "options of the method", sites=True, changes="weights")
     # fmt: on
 
     def __init__(self, **values: Any) -> None:
         values = {key: value for key, value in values.items() if value is not None}
         unknown = unknown_names(values)
         problems = list(unknown.values())
-        for key in unknown:  # taken out: other mistakes are still looked for
+        for key in unknown:  # removed, so that the other mistakes are reported too
             values.pop(key)
         known = type(self).model_fields
         defaults = {key: field.default for key, field in known.items()}
@@ -157,7 +160,7 @@ class Config(BaseModel):
 
     @property
     def client_tables(self) -> tuple[ClientConfig, ...]:
-        """One entry per client, all named: what is unnamed is called client-00, client-01, ..."""
+        """One named entry per client; unnamed clients are called client-00, client-01, ..."""
         tables = (ClientConfig(count=self.clients),) if isinstance(self.clients, int) else self.clients
         each = [table.model_copy(update={"count": 1}) for table in tables for _ in range(table.count)]
         width = max(2, len(str(len(each) - 1)))
@@ -174,16 +177,16 @@ class Config(BaseModel):
         return methods.get(self.method)
 
     def with_(self, **changes: Any) -> Self:
-        """A copy with other values, checked again."""
+        """A copy with these changes, validated again."""
         return type(self)(**{**self.model_dump(exclude_none=True), **changes})
 
     def for_sites(self) -> dict[str, Any]:
-        """What the sites of a deployment are told, as JSON."""
+        """The settings sent to the sites of a deployment, as JSON."""
         told: dict[str, Any] = dict.fromkeys(sent_to_sites(type(self)), True)
         return self.model_dump(mode="json", include={**told, "options": set(sent_to_sites(type(self.options)))})
 
     def deciding(self) -> dict[str, Any]:
-        """The settings without those in which runs with the same result may differ."""
+        """The settings without those that do not affect the result of a run."""
         ignored: dict[str, Any] = dict.fromkeys(without_effect(type(self)), True)
         ignored["options"] = set(without_effect(type(self.options)))
         return self.model_dump(exclude_none=True, exclude=ignored)
@@ -193,7 +196,7 @@ class Config(BaseModel):
 
 
 def _contradictions(config: Config) -> list[str]:
-    """What no single field shows."""
+    """Contradictions between settings that are valid on their own."""
     problems = []
     method = config.method_object()
     if config.iterations is not None and config.rounds is not None:

@@ -1,6 +1,6 @@
-"""Data sets: known by name, read from the publishers' own files (checksum first), or the user's own.
+"""Datasets: built-in ones, read from the publishers' files after a checksum test, or the user's own.
 
-`fedal.data.fetch` brings files, `fedal.data.check` says what is there. Importing this package is quick: readers import
+`fedal.data.fetch` downloads files, `fedal.data.check` verifies them. Importing this package is quick: readers import
 what they need when they run.
 """
 
@@ -32,5 +32,5 @@ __all__ = [
 
 
 def names() -> list[str]:
-    """The data sets known by name."""
+    """The names of the built-in datasets."""
     return list(SOURCES)

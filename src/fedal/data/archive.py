@@ -1,4 +1,4 @@
-"""Reads named members out of downloaded archives. Nothing is ever extracted under a name the archive chooses."""
+"""Reads named members of downloaded archives. No file is ever extracted under a name that the archive chooses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedal.data.files import File, Folder, write_atomically
 
 
 def members(archive: Path | IO[bytes], wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each regular member that is wanted; links, devices and the rest are passed over."""
+    """Yields name and content of each regular member that `wanted` accepts; skips links, devices and the rest."""
     opened = tarfile.open(archive) if isinstance(archive, Path) else tarfile.open(fileobj=archive)  # noqa: SIM115
     with opened as tar:
         for member in tar:
@@ -21,6 +21,6 @@ def members(archive: Path | IO[bytes], wanted: Callable[[str], bool]) -> Iterato
 
 
 def unpack(archive: Path, root: Path, expected: Sequence[File | Folder]) -> None:
-    """Writes the members a data set expects, and only those: a name such as `../x` matches none of them."""
+    """Writes only the members that a dataset expects: a name such as `../x` matches none of them."""
     for name, content in members(archive, lambda name: any(part.holds(name) for part in expected)):
         write_atomically(root / name, content)

@@ -1,4 +1,4 @@
-"""Says what is there: every expected file of a data set, present, missing or different."""
+"""Checks whether each expected file of a dataset is present, missing or different."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Report:
     name: str
     folder: Path
     findings: tuple[Finding, ...]
-    command: str  # brings or repairs the files
+    command: str  # fetches or repairs the files
 
     @property
     def ok(self) -> bool:
@@ -31,7 +31,7 @@ class Report:
 
     @property
     def different(self) -> tuple[Finding, ...]:
-        """Present, but not what the publisher gave out."""
+        """The files that are present but differ from the published ones."""
         return tuple(finding for finding in self.findings if not finding.ok and finding.state != "missing")
 
     def __str__(self) -> str:
@@ -39,12 +39,12 @@ class Report:
         for finding in self.findings:
             expected = "" if finding.ok else f"; expected {finding.expected}"
             lines.append(f"  {finding.state:<14}  {finding.path.relative_to(self.folder)}  {finding.found}{expected}")
-        lines.append("complete, as published" if self.ok else f"To bring or repair them: {self.command}")
+        lines.append("complete, as published" if self.ok else f"To fetch or repair the files: {self.command}")
         return "\n".join(lines)
 
 
 def check(name: str, folder: str | os.PathLike[str] | None = None) -> Report:
-    """Compares the files of a data set with what the publisher gave out; reads every byte."""
+    """Compares the files of a dataset with the published ones; reads every byte."""
     source = find(name)
     return inspect(source, source.root(folder), folder)
 
@@ -56,7 +56,7 @@ def inspect(source: Source, root: Path, folder: str | os.PathLike[str] | None = 
 
 
 def is_installed(name: str, folder: str | os.PathLike[str] | None = None) -> bool:
-    """Whether every file is present; a quick look that reads none of them."""
+    """Whether every file is present; a quick test that reads none of them."""
     source = find(name)
     try:
         root = source.root(folder)
@@ -67,9 +67,9 @@ def is_installed(name: str, folder: str | os.PathLike[str] | None = None) -> boo
 
 
 def provenance_of(source: Source, report: Report) -> str:
-    """One line on how far the files can be trusted, for the run's records."""
+    """One line for the run's record on how the files were verified."""
     if not report.ok:
         return "unverified files accepted by accept_unverified"
     if all(isinstance(part, File) for part in source.layout_at(report.folder).expected):
         return "official files, checksum ok"
-    return "official number of files (the publisher gives no checksum for each image)"
+    return "official number of files (the publisher has no checksums of single images)"

@@ -1,7 +1,7 @@
-"""The user's own data: `.npz` files, arrays, tensors or torch datasets become a checked `Dataset`.
+"""Custom data: turns `.npz` files, arrays, tensors or torch datasets into a checked `Dataset`.
 
-Pixels given as uint8 are divided by 255; all other numbers are taken as they are. Without test samples every fifth
-sample of each class, in the order given, is held out: deterministic, and stratified by construction.
+Pixels of type uint8 are divided by 255; all other numbers are used unchanged. Without test samples, every fifth sample
+of each class, in the order given, is held out. This is deterministic and stratified.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from numpy.typing import NDArray
 from fedal.data.dataset import Dataset, Floats, Ints
 from fedal.errors import DataError
 
-ArrayLike: TypeAlias = Any  # anything NumPy understands, or a torch tensor
+ArrayLike: TypeAlias = Any  # anything NumPy accepts, or a torch tensor
 
 
 class Pairs(Protocol):
-    """What a torch `Dataset` with a length looks like: pairs of sample and label by index."""
+    """The interface of a torch `Dataset` with a length: pairs of sample and label by index."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
 
 
 def load_npz(path: str | os.PathLike[str], *, name: str | None = None, n_classes: int | None = None) -> Dataset:
-    """A data set from an `.npz` file with `x` and `y`; optional: `test_x` and `test_y`, `users`, `n_classes`."""
+    """A dataset from an `.npz` file with `x` and `y`; optional: `test_x` and `test_y`, `users`, `n_classes`."""
     path = Path(path)
     arrays: dict[str, Any] = _read_npz(path, required=("x", "y"), optional=("test_x", "test_y", "users", "n_classes"))
     if n_classes is None and "n_classes" in arrays:
-        n_classes = int(_whole_numbers(arrays["n_classes"].reshape(-1)[:1], f"{path}, n_classes")[0])
+        n_classes = int(_integers(arrays["n_classes"].reshape(-1)[:1], f"{path}, n_classes")[0])
     arrays["n_classes"] = n_classes
-    return from_tensors(**arrays, name=name or path.stem, provenance=f"own file {path.name}", where=str(path))
+    return from_tensors(**arrays, name=name or path.stem, provenance=f"custom file {path.name}", where=str(path))
 
 
 def load_public_npz(path: str | os.PathLike[str]) -> Floats:
-    """Unlabelled samples from the array `x` of an `.npz` file; labels in the file are not looked at."""
+    """Unlabelled samples from the array `x` of an `.npz` file; labels in the file are ignored."""
     path = Path(path)
     return _features(_read_npz(path, required=("x",))["x"], f"{path}, x")
 
@@ -55,16 +55,16 @@ def from_tensors(
     n_classes: int | None = None,
     class_names: Sequence[str] | None = None,
     name: str = "own",
-    provenance: str = "own tensors",
+    provenance: str = "custom tensors",
     where: str | None = None,
 ) -> Dataset:
-    """A data set from arrays or tensors, checked; `n_classes` is needed only where a class has no sample."""
+    """A dataset from arrays or tensors, checked; `n_classes` is needed only if a class has no samples."""
     where = where or name
     if (test_x is None) != (test_y is None):
         found, lacking = ("test_x", "test_y") if test_y is None else ("test_y", "test_x")
-        raise DataError(f"{where}: {found} is given without {lacking}. Give both or neither.")
+        raise DataError(f"{where}: {found} is given without {lacking}. Provide both or neither.")
     train_x, train_y = _features(x, f"{where}, x"), _labels(y, f"{where}, y")
-    owner = None if users is None else _whole_numbers(users, f"{where}, users")
+    owner = None if users is None else _integers(users, f"{where}, users")
     _same_length(where, x=train_x, y=train_y, **({} if owner is None else {"users": owner}))
     if test_x is not None:
         held_x, held_y = _features(test_x, f"{where}, test_x"), _labels(test_y, f"{where}, test_y")
@@ -75,7 +75,7 @@ def from_tensors(
         held = held_out_fifth(train_y)
         if not held.any():
             raise DataError(
-                f"{where}: no class has 5 samples, so none can be held out for testing. Give test_x and test_y."
+                f"{where}: no class has 5 samples, so none can be held out for testing. Provide test_x and test_y."
             )
         held_x, held_y = train_x[held], train_y[held]
         train_x, train_y = train_x[~held], train_y[~held]
@@ -96,16 +96,16 @@ def from_tensors(
 def from_dataset(
     train: Pairs, test: Pairs | None = None, *, n_classes: int | None = None, name: str = "own"
 ) -> Dataset:
-    """A data set from torch `Dataset` objects (or any sequence of sample and label), read once into memory."""
+    """A dataset from torch `Dataset` objects (or any sequence of sample-label pairs), read once into memory."""
     x, y = _stack(train, f"{name}, train")
     test_x, test_y = (None, None) if test is None else _stack(test, f"{name}, test")
     return from_tensors(
-        x, y, test_x=test_x, test_y=test_y, n_classes=n_classes, name=name, provenance=f"own {type(train).__name__}"
+        x, y, test_x=test_x, test_y=test_y, n_classes=n_classes, name=name, provenance=f"custom {type(train).__name__}"
     )
 
 
 def held_out_fifth(y: Ints) -> NDArray[np.bool_]:
-    """True for every fifth sample of each class, in the order given; a class below 5 keeps all its samples."""
+    """True for every fifth sample of each class, in the order given; a class of fewer than 5 keeps all its samples."""
     held = np.zeros(len(y), np.bool_)
     for label in np.unique(y):
         held[np.flatnonzero(y == label)[4::5]] = True
@@ -113,24 +113,24 @@ def held_out_fifth(y: Ints) -> NDArray[np.bool_]:
 
 
 def _read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
-    """The arrays of these names. Object arrays, which would need pickle, are refused."""
+    """The arrays with these names. Object arrays, which would need pickle, are rejected."""
     usage = f"Save it with: numpy.savez(path, {', '.join(f'{key}=...' for key in required)})"
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             found = archive.files
             arrays = {key: archive[key] for key in (*required, *optional) if key in found}
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file.") from None
+        raise DataError(f"{path}: the file does not exist.") from None
     except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: not a complete .npz file of plain arrays ({error}). {usage}") from error
     for key in required:
         if key not in arrays:
-            raise DataError(f"{path}: there is no array {key!r} (found: {', '.join(found) or 'none'}). {usage}")
+            raise DataError(f"{path}: no array {key!r} (found: {', '.join(found) or 'none'}). {usage}")
     return arrays
 
 
 def _as_numpy(values: ArrayLike) -> NDArray[Any]:
-    """The values as an array; a torch tensor is recognised by its `detach`, so torch need not be imported."""
+    """The values as an array; a torch tensor is recognised by its `detach`, without importing torch."""
     return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
 
 
@@ -146,21 +146,23 @@ def _features(values: ArrayLike, where: str) -> Floats:
         x = np.ascontiguousarray(x, dtype=np.float32)
     if not np.isfinite(x).all():
         bad = int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))[0])
-        raise DataError(f"{where}: sample {bad} holds nan, infinite or too large numbers. Remove or replace it.")
+        raise DataError(
+            f"{where}: sample {bad} has non-finite values, or values too large for float32. Remove or replace it."
+        )
     return x
 
 
-def _whole_numbers(values: ArrayLike, where: str) -> Ints:
+def _integers(values: ArrayLike, where: str) -> Ints:
     numbers = _as_numpy(values)
     if numbers.dtype.kind not in "iu":
-        raise DataError(f"{where}: the values are {numbers.dtype}; expected whole numbers. Try: .astype('int64')")
+        raise DataError(f"{where}: the values are {numbers.dtype}; expected integers. Try: .astype('int64')")
     if numbers.ndim != 1:
         raise DataError(f"{where}: shape {numbers.shape}; expected (n,). Try: .reshape(-1)")
     return numbers.astype(np.int64)
 
 
 def _labels(values: ArrayLike, where: str) -> Ints:
-    y = _whole_numbers(values, where)
+    y = _integers(values, where)
     if len(y) and y.min() < 0:
         raise DataError(f"{where}: the smallest label is {y.min()}; expected labels 0 to K-1.")
     return y
@@ -173,7 +175,7 @@ def _same_length(where: str, **arrays: NDArray[Any]) -> None:
 
 
 def _count_classes(where: str, y: Ints, n_classes: int | None) -> int:
-    """K, given or from the labels; a gap in the labels is a mistake unless K was given."""
+    """K, as given or from the labels; a gap in the labels is an error unless K is given."""
     if n_classes is not None:
         if n_classes < 2 or y.max() >= n_classes:
             raise DataError(f"{where}: the largest label is {y.max()}, but n_classes is {n_classes}.")
@@ -184,8 +186,8 @@ def _count_classes(where: str, y: Ints, n_classes: int | None) -> int:
     if seen[-1] != len(seen) - 1:
         gap = next(i for i, label in enumerate(seen) if i != label)
         raise DataError(
-            f"{where}: labels run up to {seen[-1]}, but none is {gap}; expected 0 to K-1. "
-            "Renumber them, or give n_classes if that class is merely absent."
+            f"{where}: labels go up to {seen[-1]}, but none is {gap}; expected 0 to K-1. "
+            "Renumber them, or provide n_classes if that class just has no samples."
         )
     return len(seen)
 
@@ -199,6 +201,6 @@ def _stack(samples: Pairs, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
         return np.stack(x), np.stack(y)
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{where}: could not be read as pairs of sample and label of one shape ({error}). "
+            f"{where}: cannot be read as pairs of sample and label with one shape ({error}). "
             "Convert samples to tensors, for example with a transform."
         ) from error

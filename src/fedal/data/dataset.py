@@ -1,4 +1,4 @@
-"""What every data source ends in: four arrays, their labels, and where they came from."""
+"""The dataset that every data source produces: training and test arrays with labels, and their provenance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pixels = NDArray[np.uint8]
 
 
 class Arrays(NamedTuple):
-    """What the reader of a data set finds in its files; `Dataset` says what each array is."""
+    """The arrays that a dataset's reader returns; `Dataset` documents each of them."""
 
     train_x: Floats
     train_y: Ints
@@ -29,8 +29,8 @@ class Arrays(NamedTuple):
 class Dataset:
     """Labelled samples for training and testing, ready for a model.
 
-    `train_x`, `test_x`: float32, normalised, (n, C, H, W) for images or (n, ...) for own data.
-    `train_y`, `test_y`: int64 in 0..n_classes-1.  `users`: int64, who each training sample belongs to.
+    `train_x`, `test_x`: float32, normalised, (n, C, H, W) for images or (n, ...) for custom data.
+    `train_y`, `test_y`: int64 in 0..n_classes-1.  `users`: int64, the user that each training sample belongs to.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Dataset:
         if self.train_x.shape[1:] != self.test_x.shape[1:]:
             raise DataError(
                 f"{self.name}: training samples have shape {self.train_x.shape[1:]}, test samples "
-                f"{self.test_x.shape[1:]}. Both must be the same."
+                f"{self.test_x.shape[1:]}. The shapes must be the same."
             )
         if self.users is not None and (self.users.shape != self.train_y.shape or self.users.dtype != np.int64):
             raise DataError(
@@ -90,7 +90,7 @@ class Dataset:
 def normalise(pixels: Pixels, mean: tuple[float, ...], std: tuple[float, ...]) -> Floats:
     """(pixel / 255 - mean) / std per channel, in float32.  (n, C, H, W) -> (n, C, H, W)
 
-    In memory channels come last, as training wants them: the samples of a run are views of this array, never a copy.
+    In memory, channels come last, as training needs them: the samples of a run are views of this array, never copies.
     """
     x = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)).astype(np.float32).transpose(0, 3, 1, 2)
     per_channel = (1, len(mean), 1, 1)

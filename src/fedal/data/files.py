@@ -1,4 +1,4 @@
-"""What a data set should consist of on disk, and what is found there. Nothing here looks inside a file's format."""
+"""Compares a dataset's files on disk with the expected ones, without parsing their formats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ State = Literal["ok", "missing", "wrong size", "wrong checksum", "wrong count"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One expected file or folder and its state; `found` and `expected` are words for a person."""
+    """One expected file or folder and its state; `found` and `expected` are text for the user."""
 
     path: Path
     state: State
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class File:
-    """A file known by its checksum (`md5:...` or `sha256:...`) and, where published, its size."""
+    """A file identified by its checksum (`md5:...` or `sha256:...`) and, where published, its size."""
 
     path: str
     checksum: str
@@ -51,7 +51,7 @@ class File:
         return hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() == digest
 
     def inspect(self, root: Path) -> Finding:
-        """Size first, then the checksum: a file that was cut short is told apart from one that was changed."""
+        """The state of the file. A wrong size takes precedence, to tell a truncated file from a changed one."""
         path = root / self.path
         if not path.is_file():
             return Finding(path, "missing", "nothing", self.expected)
@@ -64,7 +64,7 @@ class File:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of many files without published checksums, known by how many there are."""
+    """A folder of many files without published checksums, identified by their number."""
 
     path: str
     suffix: str
@@ -100,7 +100,7 @@ def checksum_of(path: Path, algorithm: str) -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes next to the target and renames: a reader sees the whole file or none."""
+    """Writes next to the target and renames, so that a reader sees the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""From a name to a `Dataset`: the files are there, the files are right, and only then are they parsed."""
+"""Loads a `Dataset` by name: its files must be present and verified before they are parsed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def load(
     accept_unverified: bool = False,
     max_users: int | None = None,
 ) -> Dataset:
-    """Reads a data set by name from `folder` (default: `FEDAL_DATA` or the user's cache), checksum first.
+    """Reads a dataset by name from `folder` (default: `FEDAL_DATA` or the user's cache), after a checksum test.
 
-    `accept_unverified` reads files that differ from the published ones; missing files stay an error.
-    `max_users` (data sets with users only) decodes the samples of at most that many users.
+    `accept_unverified` reads files that differ from the published ones; missing files are still an error.
+    `max_users` (datasets with users only) decodes the samples of at most that many users.
     """
     source = find(name)
     if max_users is not None and not source.has_users:
-        raise DataError(f"{name}: max_users={max_users} was given, but this data set has no users. Leave it out.")
+        raise DataError(f"{name}: max_users={max_users} was given, but this dataset has no users. Leave it out.")
     if max_users is not None and max_users < 1:
         raise DataError(f"{name}: max_users={max_users}; expected at least 1.")
     root = source.root(folder)
@@ -48,7 +48,7 @@ def _require(source: Source, report: Report, accept_unverified: bool) -> None:
         raise DataError(f"{source.name} is not installed in {report.folder}. Type: {report.command}")
     if report.missing:
         names = ", ".join(str(finding.path.relative_to(report.folder)) for finding in report.missing)
-        raise DataError(f"{source.name} is not complete in {report.folder}: missing {names}. Type: {report.command}")
+        raise DataError(f"{source.name} is incomplete in {report.folder}: missing {names}. Type: {report.command}")
     if report.different and not accept_unverified:
         first = report.different[0]
         others = f" ({len(report.different) - 1} more differ.)" if len(report.different) > 1 else ""

@@ -1,4 +1,4 @@
-"""How a download tells a person what it is doing: one line per event, and a bar while bytes arrive."""
+"""Shows the progress of a download: one line per event, and a bar while bytes arrive."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Protocol
 
 class Progress(Protocol):
     def say(self, line: str) -> None:
-        """Something happened: worth one line."""
+        """Prints one line about an event."""
 
     def advance(self, file: str, done_bytes: int, total_bytes: int | None) -> None:
-        """So much of this file is here; called often."""
+        """Reports how many bytes of this file have arrived; called often."""
 
 
 class Silent:
@@ -22,7 +22,7 @@ class Silent:
 
 @contextmanager
 def on_terminal() -> Iterator[Progress]:
-    """Bars on a terminal's stderr; plain lines where stderr goes elsewhere."""
+    """Progress bars on stderr if it is a terminal, else plain lines."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars

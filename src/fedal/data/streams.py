@@ -1,7 +1,7 @@
-"""What a client trains on: its private samples and the shared public ones, as batches that are functions of the step.
+"""A client's training data: its private samples and the shared public ones, in batches that depend only on the step.
 
-The samples of all clients lie in one staged tensor, images with channels innermost so that a batch is a channels_last
-view without a copy; a client holds index lists, not copies.
+The samples of all clients are in one staged tensor, with the channels of images innermost, so that a batch is a
+channels_last view without a copy. A client holds index lists, not copies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedal.seeding import BatchStream, Indices
 
 
 class Samples:
-    """Inputs on the device of the run; `take` gives a batch in the order of the indices."""
+    """Inputs on the device of the run; `take` returns a batch in the order of the indices."""
 
     def __init__(self, x: np.ndarray[Any, Any], dtype: torch.dtype, device: str = "cpu") -> None:
         staged = torch.as_tensor(x).to(device=device, dtype=dtype)
@@ -51,24 +51,24 @@ class PrivateData:
         return self.take(self.chosen(t, i))
 
     def chosen(self, t: int, i: int) -> Tensor:
-        """Where that batch lies among the samples of all clients.  -> (B,)"""
+        """The indices of that batch among the samples of all clients.  -> (B,)"""
         return self._indices[self.ids(t, i)]
 
     def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         return self._samples.take(chosen), self._labels[chosen]
 
     def ids(self, t: int, i: int) -> Tensor:
-        """Which of the own samples, counted from 0, that batch holds.  -> (B,)"""
+        """The indices of that batch among the client's own samples.  -> (B,)"""
         return torch.from_numpy(self._stream.indices(t * self._tau + i)).to(self._indices.device)
 
     def everything(self, batch_size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
-        """All own samples once, in order."""
+        """All of the client's samples once, in order."""
         for chosen in torch.split(self._indices, batch_size):
             yield self.take(chosen)
 
 
 class PrivateStack:
-    """The labelled samples of stacked clients: a client axis in front of every batch."""
+    """The labelled samples of stacked clients; every batch has a leading client axis."""
 
     def __init__(self, members: Sequence[PrivateData]) -> None:
         self._members = members
@@ -76,7 +76,7 @@ class PrivateStack:
         self.label_counts = torch.stack([member.label_counts for member in members])[:, None]  # (G, 1, K)
 
     def batch(self, t: int, i: int) -> tuple[Tensor, Tensor]:
-        """-> (G, B, ...), (G, B)"""
+        """Inputs and labels of all members for iteration i of round t.  -> (G, B, ...), (G, B)"""
         chosen = torch.cat([member.chosen(t, i) for member in self._members])
         x, y = self._members[0].take(chosen)
         size = len(self._members)
@@ -88,7 +88,7 @@ class PublicData:
 
     def __init__(self, samples: Samples, stream: BatchStream, tau: int) -> None:
         self._samples, self._stream, self._tau = samples, stream, tau
-        self.drawn: str | None = None  # the digest of the newest batch: it goes with the answer
+        self.drawn: str | None = None  # the digest of the newest batch, sent with the outputs
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -99,13 +99,13 @@ class PublicData:
         return self.batch_at(t * self._tau + i)
 
     def batch_at(self, step: int) -> Tensor:
-        """Inputs of global step `step`, for a server that distils at a pace of its own.  -> (B, ...)"""
+        """Inputs of global step `step`, for a server that distils at its own pace.  -> (B, ...)"""
         return self._samples.take(torch.from_numpy(self._stream.indices(step)))
 
     def ids(self, t: int, i: int) -> Indices:
-        """Which public samples that batch holds.  -> (B,)"""
+        """The indices of the public samples in that batch.  -> (B,)"""
         return self._stream.indices(t * self._tau + i)
 
     def digest(self, t: int, i: int) -> str:
-        """The name of that batch."""
+        """The digest that identifies that batch."""
         return self._stream.name(t * self._tau + i)

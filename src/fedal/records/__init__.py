@@ -1,1 +1,1 @@
-"""What is written about runs, read again, and said of it: folders, rows, checkpoints, statistics."""
+"""Writes and reads the record of a run: folders, rows, checkpoints and statistics."""

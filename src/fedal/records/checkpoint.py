@@ -1,8 +1,8 @@
-"""Atomic save and verified load of the state of all roles at the end of a round.
+"""Saves the state of all roles atomically at the end of a round, and verifies it when loading.
 
-A checkpoint is two files: the tensors, then a JSON file with everything else, where each tensor lies, and the
-checksums. The JSON is the commit: tensors without it are an unfinished save. The two newest are kept; a damaged one is
-refused by name and the older one used.
+A checkpoint is two files: the tensors, then a JSON file with everything else, the position of each tensor, and the
+checksums. Writing the JSON file commits the checkpoint: tensors without it are an unfinished save. The two newest
+checkpoints are kept. If the newest is damaged, loading reports its name and uses the older one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TENSORS = ".tensors"
 def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
     """Saves `state` (nested dicts of tensors and JSON values) as the checkpoint after `round_` rounds.
 
-    A function in it is asked for its part, once, when that is written: the states of many clients are never all in
-    memory.
+    A function in `state` is called once, when its part is written, so the states of many clients are never in memory
+    together.
     """
     if not folder.exists():
         folder.mkdir()
@@ -42,12 +42,12 @@ def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
         def write(name: str, tensor: Tensor) -> dict[str, Any]:
             if tensor.is_floating_point() and not is_finite(tensor):
                 raise NonFiniteError(
-                    f"{name} is not finite after round {round_}; it was not saved. A smaller lr usually helps."
+                    f"{name} has non-finite values after round {round_}; nothing was saved. A smaller lr usually helps."
                 )
             return write_tensor(file, name, tensor)
 
         rest = _take_tensors(state, "", write)
-        json.dumps(rest)  # what is neither tensor nor JSON is refused before anything is in place
+        json.dumps(rest)  # raises for values that are neither tensors nor JSON, before any file is in place
         file.seek(0)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     body = {"format": FORMAT, "round": round_, "tensors_sha256": sha256, "state": rest}
@@ -57,46 +57,46 @@ def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
 
 
 def save_model(path: Path, state: State) -> None:
-    """The trained arrays of a learner as safetensors: its state's "model", or every tensor in a state that names no
-    such part."""
+    """Writes the trained arrays of a learner as safetensors: the "model" part of its state, or all its tensors if it
+    has no such part."""
     tensors: dict[str, Tensor] = {}
 
     def take(name: str, tensor: Tensor) -> None:
-        while name in tensors:  # {"a": {"b": ...}, "a/b": ...} has two of one path
+        while name in tensors:  # {"a": {"b": ...}, "a/b": ...} has two tensors with one path
             name += "'"
-        tensors[name] = tensor.detach().cpu().clone().contiguous()  # safetensors refuses what shares memory
+        tensors[name] = tensor.detach().cpu().clone().contiguous()  # safetensors rejects tensors that share memory
 
     _take_tensors(state.get("model", state), "", take)
     write_atomically(path, save_tensors(tensors))
 
 
 def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
-    """The newest sound checkpoint as (rounds done, state); None when there is none at all."""
+    """The newest intact checkpoint as (rounds done, state); None if the folder has no checkpoint."""
     found = sorted(folder.glob("round-*.json"), reverse=True)
     for path in found:
         try:
             return load_checkpoint(path)
         except CheckpointError as error:
-            warn(f"{error} Using the one before it." if path != found[-1] else str(error))
+            warn(f"{error} Using the previous checkpoint." if path != found[-1] else str(error))
     if found:
-        raise CheckpointError(f"{folder}: none of the {len(found)} checkpoints is sound. Start the run anew elsewhere.")
+        raise CheckpointError(f"{folder}: all {len(found)} checkpoints are damaged. Start again in a new folder.")
     return None
 
 
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
-    """Verifies checksums before anything is used. Only arrays and JSON are read, nothing is executed."""
+    """Reads a checkpoint as (rounds done, state) after verifying checksums. Reads only arrays and JSON, never code."""
     try:
         found = json.loads(path.read_bytes())
         checksum = found.pop("checksum")
         tensors = path.with_suffix(TENSORS)
         if found["format"] != FORMAT:
-            raise CheckpointError(f"{path}: format {found['format']}, this version of fedal reads {FORMAT}.")
+            raise CheckpointError(f"{path}: format {found['format']}; this version of fedal reads format {FORMAT}.")
         if checksum != _checksum(found):
-            raise CheckpointError(f"{path}: the checksum does not match, the file is damaged.")
+            raise CheckpointError(f"{path}: the checksum does not match; the file is damaged.")
         with open(tensors, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         if sha256 != found["tensors_sha256"]:
-            raise CheckpointError(f"{tensors}: the checksum does not match, it is damaged.")
+            raise CheckpointError(f"{tensors}: the checksum does not match; the file is damaged.")
         return int(found["round"]), _put_tensors(found["state"], open_tensors(tensors))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
@@ -109,17 +109,16 @@ def _checksum(body: dict[str, Any]) -> str:
 def _drop_old(folder: Path, round_: int) -> None:
     newest = f"round-{round_:07}.json"
     found = sorted(folder.glob("round-*.json"))
-    kept = [path for path in found if path.name <= newest][
-        -KEEP:
-    ]  # a newer one was damaged: the run went on from these
+    usable = [path for path in found if path.name <= newest]  # later ones are damaged: the run resumed before them
+    kept = usable[-KEEP:]
     dropped = [path for path in found if path not in kept]
     tensors = [path for path in folder.glob(f"round-*{TENSORS}") if path.with_suffix(".json") not in kept]
-    for path in [*dropped, *tensors, *folder.glob(f"{TEMPORARY}round-*")]:  # the last are of a save that was killed
+    for path in [*dropped, *tensors, *folder.glob(f"{TEMPORARY}round-*")]:  # the last ones are left by a killed save
         path.unlink()
 
 
 def _take_tensors(value: Any, name: str, take: Callable[[str, Tensor], Any]) -> Any:
-    """The same structure without tensors: in place of each what `take` makes of it and its path."""
+    """The same structure, with each tensor replaced by what `take` returns for its path and value."""
     if callable(value):
         value = value()
     if isinstance(value, Tensor):

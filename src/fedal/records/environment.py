@@ -1,4 +1,4 @@
-"""What besides config and seed decides bits: software, machine, instruction set."""
+"""The environment of a run: software, machine and instruction set, which affect its bits like config and seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def describe_environment() -> dict[str, Any]:
-    """All that besides config and seed decides bits."""
+    """Everything besides config and seed that determines the bits of a run."""
     import torch
 
     from fedal import kernels
@@ -27,7 +27,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def environment_differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
-    """What may make a resumed run differ in bits from an uninterrupted one."""
+    """The differences that may keep a resumed run from being bit-identical to an uninterrupted one."""
     return [
         f"{key} was {saved.get(key)}, is now {present[key]}"
         for key in ("fedal", "torch", "machine", "cpu_capability", "kernels")

@@ -1,6 +1,6 @@
-"""The run folder: the names of its files, the lock, and what it says of itself.
+"""The run folder: its file names, its lock, its config and its environment.
 
-A folder from somebody else is data: nothing named in it is imported unless the caller says `trust`.
+A folder is treated as data: no code named in it is imported unless the caller passes `trust`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Read = TypeVar("Read")
 
 
 class RunFolder:
-    """The names of the files of a run."""
+    """The paths of the files of a run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,16 +35,16 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.models = path / "models"
         self.environment = path / "environment.json"
-        self.summary = path / "summary.json"  # written last: its presence says that the run is complete
+        self.summary = path / "summary.json"  # written last: if it exists, the run is complete
         self.failure = path / "failure.json"  # why the run stopped, if it failed
-        self.federation = path / "federation.json"  # of a server's folder: which federation it serves
+        self.federation = path / "federation.json"  # in a server's folder: the federation it serves
 
     @property
     def is_server(self) -> bool:
         return self.federation.exists()
 
     def refuse_if_taken(self) -> None:
-        """Raises when the folder holds something already, another run above all."""
+        """Raises ConfigError when the folder already holds a run or other files."""
         if not self.path.exists():
             return
         if not self.path.is_dir():
@@ -53,27 +53,27 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} holds another run. Continue it with `fedal resume {self.path}`, or choose another --out."
             )
-        strangers = [p.name for p in self.path.iterdir() if p.name != LOCK and not p.name.startswith(TEMPORARY)]
-        if strangers:
-            raise ConfigError(f"{self.path} is not empty (it holds {strangers[0]}). Choose another --out.")
+        others = [p.name for p in self.path.iterdir() if p.name != LOCK and not p.name.startswith(TEMPORARY)]
+        if others:
+            raise ConfigError(f"{self.path} is not empty (it holds {others[0]}). Choose another --out.")
 
     def create(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{self.path}: the folder cannot be made ({error.strerror}). Choose another --out."
+                f"{self.path}: the folder cannot be created ({error.strerror}). Choose another --out."
             ) from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time works in the folder; the lock goes with the process, however it ends."""
-        import fcntl  # not on Windows, where reading a folder works
+        """Locks the folder for this process; the lock is released when the process ends, however it ends."""
+        import fcntl  # missing on Windows, where folders can still be read
 
         try:
             descriptor = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
-            raise ConfigError(f"{self.path}: nothing can be written there ({error.strerror}).") from None
+            raise ConfigError(f"{self.path}: the folder is not writable ({error.strerror}).") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -92,8 +92,8 @@ class RunFolder:
             raise ConfigError(f"no run in {self.path} (there is no config.toml). Start one with `fedal run`.")
         if not trust and (imported := named_code(read_toml(self.config))):
             raise ConfigError(
-                f'{self.path} names code of its own, "{imported[0]}". Running it is running somebody\'s program: '
-                "if you trust the folder, say --trust (in Python: trust=True)."
+                f'{self.path} names custom code, "{imported[0]}", which reading the config would execute. '
+                "If you trust the folder, pass --trust (in Python: trust=True)."
             )
         return load_config(self.config, {})
 
@@ -102,7 +102,7 @@ class RunFolder:
 
 
 def read_json(path: Path, parse: Callable[[Any], Read]) -> Read:
-    """What `parse` makes of a JSON file of fedal's own; whatever fails is a CheckpointError."""
+    """Returns `parse` of a JSON file that fedal wrote; raises CheckpointError on any failure."""
     try:
         return parse(json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -114,7 +114,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def without_nan(value: Any) -> Any:
-    """JSON knows no nan and no infinity: null."""
+    """The value with nan and infinity, which JSON lacks, replaced by None."""
     if isinstance(value, dict):
         return {key: without_nan(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def share(value: float, digits: int = 4) -> str:
 
 
 def with_spread(values: Collection[float]) -> str:
-    """The mean, and of several values their spread: `0.9201 ± 0.0038`."""
+    """mean ± std, or only the value if there is one: `0.9201 ± 0.0038`."""
     middle = mean(values)
     return f"{middle:.4f} ± {spread(values):.4f}" if math.isfinite(middle) and len(values) > 1 else share(middle)
 
 
 def signed(value: float, digits: int = 4) -> str:
-    """With a true minus sign: `+0.0123`, `−0.0045`."""
+    """The value with its sign, using a true minus sign: `+0.0123`, `−0.0045`."""
     return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def short(value: float) -> str:
-    """Three significant digits."""
+    """The value with three significant digits."""
     return f"{value:.3g}" if math.isfinite(value) else NAN
 
 
@@ -36,7 +36,7 @@ def count(value: float) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """Bytes in decimal units, as network people count them: `984 B`, `13 kB`, `0.51 MB`."""
+    """Bytes in decimal units, as is usual for networks: `984 B`, `13 kB`, `0.51 MB`."""
     if not math.isfinite(n_bytes):
         return NAN
     if n_bytes < 1e4:
@@ -56,13 +56,13 @@ def duration(seconds: float) -> str:
 
 
 def p_value(value: float | None, equals: str = "") -> str:
-    """`0.042`, or `< 0.001`; `equals` goes before a number that is given exactly."""
+    """`0.042` or `< 0.001`; `equals` is put before an exact value."""
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{equals}{value:.3f}"
 
 
 def shown_difference(found: Difference) -> list[str]:
-    """The mean, its 95% interval, p and the verdict: cells of a table."""
+    """Table cells: the mean, its 95% interval, the p value and the verdict."""
     interval = NONE if found.low is None or found.high is None else f"{signed(found.low)} to {signed(found.high)}"
     return [signed(found.mean), interval, p_value(found.p_value), found.verdict]

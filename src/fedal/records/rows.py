@@ -1,7 +1,7 @@
-"""The rows of metrics.jsonl and clients.jsonl: one schema, whether a run or a server writes them.
+"""The rows of metrics.jsonl and clients.jsonl, with one schema for simulated and deployed runs.
 
-docs/architecture.md explains every key. What somebody cannot know is left out: a server has no test data, and a
-simulation has no incarnations.
+docs/architecture.md explains every key. Keys without a value are left out: a server has no test data, and a simulation
+has no incarnations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedal.wire import Wire
 
 @dataclass(frozen=True)
 class Moment:
-    """When something was measured."""
+    """The point in a run at which values were measured."""
 
     round: int
     iteration: int
@@ -32,17 +32,17 @@ class Moment:
 
 
 def over_clients(name: str, values: Sequence[float]) -> Row:
-    """Mean, spread and lowest of what was measured of every client."""
+    """Mean, standard deviation and minimum of a value over clients."""
     return {name: float(np.mean(values)), f"{name}_std": float(np.std(values)), f"{name}_min": float(np.min(values))}
 
 
 def is_recorded(t: int, tau: int, every: int) -> bool:
-    """Whether an evaluation falls due in round t: a multiple of `every` iterations, rounded up to the round's end."""
+    """Whether round t is evaluated: it contains a multiple of `every` iterations, rounded up to the end of a round."""
     return (t + 1) * tau // every > t * tau // every
 
 
 class Record:
-    """Both files of a folder, only ever appended to, and cut back to known lengths on resume."""
+    """Both files of a folder. They are only appended to, and truncated to the checkpoint's lengths on resume."""
 
     def __init__(self, folder: RunFolder, lengths: Mapping[str, int]) -> None:
         self._metrics = RecordFile(folder.metrics, lengths.get("metrics", 0))
@@ -59,9 +59,9 @@ class Record:
         extra: Mapping[str, Any],
         clients: Mapping[str, Mapping[str, Any]],
     ) -> Row:
-        """Appends the row of the whole federation and one per client; gives the former.
+        """Appends one row for the whole federation and one per client; returns the federation's row.
 
-        `measured` are the numbers that tables use, `extra` all others; `clients` has what is known of each.
+        `measured` holds the values that tables use, `extra` all others; `clients` holds the values of each client.
         """
         row = {
             **moment.row(),
@@ -81,7 +81,7 @@ class Record:
         return row
 
     def sync(self) -> dict[str, int]:
-        """The lengths that are safely on disk."""
+        """Syncs both files; returns their lengths on disk."""
         return {"metrics": self._metrics.sync(), "clients": self._clients.sync()}
 
     def close(self) -> None:

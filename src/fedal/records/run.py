@@ -1,4 +1,4 @@
-"""A run folder, for reading. Strict: a folder of one's own is whole; `fedal report` reads those of others."""
+"""Reads a run folder and raises on any damage; `fedal report` has a tolerant reader for folders of any origin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a record file; a torn last line is not a row yet."""
+    """The complete rows of a record file; a torn last line is skipped."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
@@ -29,12 +29,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 class Run:
-    """A run folder, for reading: `run.metrics`, `run.final`, `run.model("client-00")`."""
+    """A run folder, read-only: `run.metrics`, `run.final`, `run.model("client-00")`."""
 
     def __init__(self, path: Path | str, *, trust: bool = False, models: Mapping[str, object] | None = None) -> None:
         self.folder = RunFolder(Path(path))
         self._trust = trust
-        self._own_models = dict(models or {})
+        self._custom_models = dict(models or {})
         self.config = self.folder.read_config(trust=trust)
 
     @property
@@ -56,14 +56,14 @@ class Run:
         return read_rows(self.folder.clients)
 
     def frame(self) -> Any:
-        """The metrics as a pandas frame."""
+        """The metrics as a pandas DataFrame."""
         import pandas
 
         return pandas.DataFrame(self.metrics)
 
     @property
     def final(self) -> dict[str, Any]:
-        """The row that tables use: all clients at the end, on the whole test set."""
+        """The final row, which tables use: all clients on the whole test set."""
         row = final_row(self.metrics)
         if row is None:
             raise FedalError(f"{self.path} is not complete. {self._advice}")
@@ -86,8 +86,8 @@ class Run:
     def model(self, client: str) -> nn.Module:
         """The trained model of a client, in evaluation mode.
 
-        A built-in one, a copy of the module given in Python, or code of the user's own if the folder is trusted.
-        A model that is not a PyTorch module comes from `learner`.
+        It is a built-in model, a copy of the module passed in Python, or custom code if the folder is trusted.
+        Use `learner` for a model that is not a PyTorch module.
         """
         from safetensors.torch import load_file
         from torch import nn
@@ -96,42 +96,42 @@ class Run:
 
         weights = self._weights(client)
         name = self.client_models[client]
-        own = self._own_models.get(client)
-        if isinstance(own, nn.Module):
-            return self._filled(copy.deepcopy(own), load_file(weights))
-        if own is not None:
+        custom = self._custom_models.get(client)
+        if isinstance(custom, nn.Module):
+            return self._filled(copy.deepcopy(custom), load_file(weights))
+        if custom is not None:
             raise FedalError(
-                f'the model of client "{client}" is {name}, not an nn.Module: run.learner("{client}") gives the '
-                f"learner, trained, and {weights} holds its arrays."
+                f'the model of client "{client}" is {name}, not an nn.Module: run.learner("{client}") returns '
+                f"the trained learner, and {weights} holds its arrays."
             )
         if name.startswith("<"):
             raise FedalError(
-                f'the model of client "{client}" was given in Python as {name}; give such a one again: '
+                f'the model of client "{client}" was passed in Python as {name}; pass a model of that kind again: '
                 f'fedal.load_run(path, models={{"{client}": ...}}).'
             )
         if is_import_path(name) and not self._trust:
-            raise ConfigError(f'client "{client}" uses "{name}", code of its own. If you trust it, say trust=True.')
+            raise ConfigError(f'client "{client}" uses custom code, "{name}". If you trust it, pass trust=True.')
         model = build(name, tuple(self._environment["input_shape"]), int(self._environment["n_classes"]))
         return self._filled(model, load_file(weights))
 
     def learner(self, client: str) -> Learner:
-        """The learner that was given in Python for a client, filled with the trained arrays of this run."""
+        """The learner passed in Python for a client, loaded with the trained arrays of this run."""
         from safetensors.torch import load_file
         from torch import nn
 
-        weights, own = self._weights(client), self._own_models.get(client)
-        if own is None or isinstance(own, nn.Module):
+        weights, custom = self._weights(client), self._custom_models.get(client)
+        if custom is None or isinstance(custom, nn.Module):
             raise FedalError(
-                f'no learner was given for client "{client}": run.model("{client}") gives a PyTorch module; for '
-                f'others say fedal.load_run(path, models={{"{client}": learner}}).'
+                f'no learner was passed for client "{client}": run.model("{client}") returns a PyTorch module; for '
+                f'other models call fedal.load_run(path, models={{"{client}": learner}}).'
             )
-        learner = cast("Learner", own)
+        learner = cast("Learner", custom)
         learner.load_state_dict({**learner.state_dict(), "model": load_file(weights)})
         return learner
 
     def _weights(self, client: str) -> Path:
         if self.folder.is_server:
-            raise FedalError(f"{self.path} is a server's folder: it holds no model, each site keeps its own.")
+            raise FedalError(f"{self.path} is a server's folder: it holds no models, because each site keeps its own.")
         if client not in self.client_models:
             raise FedalError(f'{self.path} has no client "{client}". It has: {", ".join(self.client_models)}.')
         weights = self.folder.models / f"{client}.safetensors"
@@ -141,18 +141,18 @@ class Run:
 
     def _filled(self, model: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
         if self.config.precision == "fp64":
-            model = model.double()  # before the weights go in, or they would be rounded
+            model = model.double()  # before loading, or the weights would be rounded
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
             raise FedalError(
                 f"{self.path}: the saved weights do not fit {type(model).__name__} ({reason}). Another version of the "
-                "model made this run; `environment.json` says which version of fedal."
+                "model was used for this run; `environment.json` names the version of fedal."
             ) from None
         return model.eval()
 
 
 def load_run(path: Path | str, *, trust: bool = False, models: Mapping[str, object] | None = None) -> Run:
-    """Opens a run folder for reading; `models` are modules like those that were given to `run` in Python."""
+    """Opens a run folder for reading; `models` are modules of the kind passed to `run` in Python."""
     return Run(path, trust=trust, models=models)

@@ -1,6 +1,6 @@
-"""Rows of runs in a few numbers, and what a comparison may claim of them: every mean, spread, curve and test.
+"""Summarises the rows of runs and tests differences between them: every mean, standard deviation, curve and test.
 
-A mean and a spread are over seeds unless another word is said. Rows are those of metrics.jsonl, read by whomever.
+Means and standard deviations are over seeds unless stated otherwise. Rows are those of metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ CONFIDENCE = 0.95
 
 
 def mean(values: Iterable[float]) -> float:
-    """nan when there is none, or one that is not a number."""
+    """The mean; nan if there are no values or one of them is nan."""
     found = list(values)
     return fmean(found) if found else math.nan
 
 
 def spread(values: Iterable[float]) -> float:
-    """Standard deviation (n - 1); 0 where nothing can be said of one: a single value, or one that is not finite."""
+    """The standard deviation (n - 1); 0 for a single value or if any value is non-finite."""
     found = list(values)
     return stdev(found) if len(found) > 1 and all(map(math.isfinite, found)) else 0.0
 
 
 def round_ends(rows: Iterable[Row], *, final: bool = True) -> list[Row]:
-    """The evaluations at the end of a round; `final` says whether that of the finished models is among them."""
+    """The evaluations at the end of a round; `final` says whether to include the final row."""
     return [row for row in rows if row["phase"] == "after_global" and (final or not row["final"])]
 
 
 def final_row(rows: Sequence[Row]) -> Row | None:
-    """The row that tables use: the finished models on the whole test set. None while the run goes on."""
+    """The final row, which tables use: the trained models on the whole test set. None until the run is complete."""
     return next((row for row in reversed(rows) if row["final"]), None)
 
 
 class Point(NamedTuple):
-    """What several seeds had at one evaluation."""
+    """One evaluation, summarised over seeds."""
 
     iteration: float
     seconds: float
@@ -55,9 +55,9 @@ class Point(NamedTuple):
 
 
 def curve(runs: Iterable[Iterable[Row]], key: str) -> list[Point]:
-    """One point per iteration at which a round's end has a finite `key`, over the runs that have it.
+    """One point per iteration at which a run has a finite `key`, over the runs that have it.
 
-    `runs` are rows at the ends of rounds. Of two with one iteration the later counts: at the very end the final values.
+    `runs` holds rows at the ends of rounds. If a run has two rows for an iteration, the later counts: the final row.
     """
     rows: dict[float, dict[int, Row]] = defaultdict(dict)
     for index, run in enumerate(runs):
@@ -74,7 +74,7 @@ def _point(iteration: float, rows: Sequence[Row], key: str) -> Point:
 
 
 class Seeds(ABC):
-    """Runs that differ only in their seed, taken together: one line of a table, one curve of a figure."""
+    """Runs that differ only in their seed: one line of a table, one curve of a figure."""
 
     @property
     @abstractmethod
@@ -82,7 +82,7 @@ class Seeds(ABC):
         """seed -> the rows of its run."""
 
     def finals(self, key: str) -> dict[int, float]:
-        """seed -> the value in the final row, where there is one."""
+        """seed -> the value in the final row, for the seeds that have one."""
         found = {seed: final_row(rows) for seed, rows in self.rows_by_seed.items()}
         return {seed: float(row[key]) for seed, row in found.items() if row is not None and key in row}
 
@@ -99,16 +99,16 @@ class Seeds(ABC):
         return curve(map(round_ends, self.rows_by_seed.values()), key)
 
     def reached(self, target: float, key: str = "test_accuracy") -> list[Reached]:
-        """Where each seed that got there first had the target."""
+        """For each seed that reached the target, the point at which it first did so."""
         found = [first_reaching(rows, target, key) for rows in self.rows_by_seed.values()]
         return [reached for reached in found if reached is not None]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of a - b over the seeds that both have, with Student's interval and the p value of "there is none".
+    """The mean of a - b over the seeds that both have, with Student's interval and the p value of no difference.
 
-    Interval and p value need two seeds and differences that are not all alike; without these they are None.
+    Interval and p value are None with fewer than two seeds or if all differences are equal.
     """
 
     seeds: int
@@ -119,9 +119,9 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """What the numbers allow to say, in words."""
+        """The conclusion that the numbers support."""
         if self.low is None or self.high is None:
-            return "no statement: one seed" if self.seeds == 1 else "no statement: all seeds differ by the same"
+            return "no statement: one seed" if self.seeds == 1 else "no statement: all seeds differ by the same amount"
         if self.low <= 0 <= self.high:
             return "not distinguishable"
         return "higher" if self.mean > 0 else "lower"
@@ -130,7 +130,7 @@ class Difference:
 def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | None:
     """Student's paired test of a against b, both seed -> value; None when they share no seed.
 
-    Runs of one seed share the division of the data and the public set, so pairing removes what these explain.
+    Runs with one seed share the partition and the public set, so pairing removes the variance these cause.
     """
     shared = sorted(seed for seed in a.keys() & b.keys() if math.isfinite(a[seed]) and math.isfinite(b[seed]))
     differences = [a[seed] - b[seed] for seed in shared]
@@ -139,7 +139,7 @@ def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Differe
         return None
     middle = fmean(differences)
     error = stdev(differences) / math.sqrt(n) if n > 1 else 0.0
-    if error < 1e-12:  # nothing to estimate a spread from, or only rounding
+    if error < 1e-12:  # no variance to estimate, or only rounding
         return Difference(n, middle)
     from scipy.special import stdtr, stdtrit
 
@@ -150,7 +150,7 @@ def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Differe
 
 @dataclass(frozen=True)
 class Reached:
-    """Where a run first was as good as asked: after how many iterations, seconds and uploaded bytes."""
+    """The point at which a run first reached a target, in iterations, seconds and uploaded bytes."""
 
     iteration: int
     seconds: float
@@ -158,7 +158,7 @@ class Reached:
 
 
 def first_reaching(rows: Iterable[Row], target: float, key: str = "test_accuracy") -> Reached | None:
-    """The first evaluation at a round's end with at least `target`; None when there is none."""
+    """The first evaluation at the end of a round with at least `target`; None if there is none."""
     for row in round_ends(rows):
         if row.get(key, math.nan) >= target:
             return Reached(int(row["iteration"]), *(float(row.get(axis, math.nan)) for axis in ("seconds", "up_bytes")))
@@ -166,7 +166,7 @@ def first_reaching(rows: Iterable[Row], target: float, key: str = "test_accuracy
 
 
 class Distribution(NamedTuple):
-    """Five numbers that a box plot shows."""
+    """The five numbers of a box plot."""
 
     low: float
     quarter: float
@@ -176,7 +176,7 @@ class Distribution(NamedTuple):
 
 
 def distribution(values: Sequence[float]) -> Distribution | None:
-    """Of the finite ones among the values; None when there is none."""
+    """The distribution of the finite values; None if there are none."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return None

@@ -1,4 +1,4 @@
-"""The federation of a run: clients, server and wire from a config and its data, here or in Ray actors."""
+"""Builds the federation of a run from its config and data: clients, server and wire, here or in Ray actors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CustomModels = Mapping[str, nn.Module | Learner]
 
 @dataclass(frozen=True)
 class Assembly:
-    """A federation ready to play, and what the record says about it."""
+    """A federation ready to run, and what the record needs about it."""
 
     federation: Federation
     learners: dict[str, Learner]
@@ -50,7 +50,7 @@ class Assembly:
 
 
 class _Staged:
-    """The inputs and labels of a split where the run computes, and the clients that use them."""
+    """The inputs and labels of a split, staged on the run's device, and the clients built on them."""
 
     def __init__(self, config: Config, split: DataSplit) -> None:
         self._config, self._split = config, split
@@ -62,12 +62,12 @@ class _Staged:
         data, indices = self._split.dataset, self._split.clients[client]
         return private_data(self._config, client, self.train, self.labels, indices, data.n_classes)
 
-    def learner(self, client: str, model: str, own: nn.Module | Learner | None = None) -> Learner:
-        return build_learner(self._config, self._split.task, client, model, self.public, own)
+    def learner(self, client: str, model: str, custom: nn.Module | Learner | None = None) -> Learner:
+        return build_learner(self._config, self._split.task, client, model, self.public, custom)
 
     def logic(self, client: str, learner: Learner, phase_done: PhaseDone) -> ClientLogic:
-        told = partial(phase_done, client)
-        return build_client(self._config, client, learner, self.private(client), self.public, told)
+        done = partial(phase_done, client)
+        return build_client(self._config, client, learner, self.private(client), self.public, done)
 
 
 def assemble(
@@ -78,20 +78,23 @@ def assemble(
     custom_models: CustomModels | None = None,
     cluster: Cluster | None = None,
 ) -> Assembly:
-    """Everything is checked here that can be checked before training: widths, randomness, what learners can do."""
+    """Builds the federation, after checking all that can be checked before training.
+
+    The checks cover feature widths, hidden randomness and what the learners support.
+    """
     refuse_unfit_task(config, split.task)
-    own, method, watch = custom_models or {}, config.method_object(), Watch()
+    custom, method, watch = custom_models or {}, config.method_object(), Watch()
     staged = _Staged(config, split)
     models = {
-        name: f"<{type(own[name]).__name__}>" if name in own else model_of(config, name, table.model, split.task)
+        name: f"<{type(custom[name]).__name__}>" if name in custom else model_of(config, name, table.model, split.task)
         for table in config.client_tables
         for name in [str(table.name)]
     }
-    # Other processes make learners of their own: here one of each kind is enough to see what it can do.
+    # Other processes make their own learners: one of each kind is enough here to check what it supports.
     made_here = list(models) if cluster is None else list({model: name for name, model in models.items()}.values())
-    learners = {name: staged.learner(name, models[name], own.get(name)) for name in made_here}
+    learners = {name: staged.learner(name, models[name], custom.get(name)) for name in made_here}
     width = refuse_misfits(method, learners, models)
-    phase_done: PhaseDone = lambda client, phase: watch.phase_done(client, phase)  # noqa: E731 - it may be replaced
+    phase_done: PhaseDone = lambda client, phase: watch.phase_done(client, phase)  # noqa: E731 - it may be replaced later
     players: list[Player]
     if cluster is None:
         players = _players(config, split, models, learners, staged, phase_done)
@@ -114,13 +117,13 @@ def _players(
     staged: _Staged,
     phase_done: PhaseDone,
 ) -> list[Player]:
-    """Those who learn as one, and everybody else alone."""
+    """One player per stack of clients, and one for each remaining client."""
     players: list[Player] = []
     single = dict(learners)
     for names in stacks(config, models):
         members = {name: single.pop(name) for name in names}
         together = StackedLearner(
-            [cast(TorchLearner, own) for own in members.values()], len(split.dataset.sample_shape)
+            [cast(TorchLearner, member) for member in members.values()], len(split.dataset.sample_shape)
         )
         private = PrivateStack([staged.private(name) for name in names])
 
@@ -136,6 +139,6 @@ def _players(
 def build_clients(
     config_toml: str, split: DataSplit, models: Mapping[str, str], names: tuple[str, ...], phase_done: PhaseDone
 ) -> dict[str, ClientLogic]:
-    """Some of the clients, for a process that works for no others."""
+    """The named clients, for a worker process that holds only these."""
     staged = _Staged(Config(**tomllib.loads(config_toml)), split)
     return {name: staged.logic(name, staged.learner(name, models[name]), phase_done) for name in names}

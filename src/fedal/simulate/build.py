@@ -1,6 +1,6 @@
-"""One role at a time, from the config: a client's learner and half of the method, the server's half.
+"""Builds one role at a time from the config: a client's learner and half of the method, or the server's half.
 
-`fedal run` builds all of them; a deployed server builds its own half, and a site its own.
+`fedal run` builds all roles; a deployed server builds only its own half, and so does each site.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ OWNS_MODELS = {"server-model", "weights"}
 
 
 def build_learner(
-    config: Config, task: Task, client: str, name: str, public: Samples, own: nn.Module | Learner | None = None
+    config: Config, task: Task, client: str, name: str, public: Samples, custom: nn.Module | Learner | None = None
 ) -> Learner:
     """The learner of one client: a model by name, a module to train, or a learner of any framework."""
-    if own is None:
+    if custom is None:
         with torch_seeded(config.seed, "weights", client):
-            own = build(name, task.input_shape, task.n_classes)
-    if isinstance(own, nn.Module):
-        check_output_width(own, task.input_shape, task.n_classes, name=f"{name} of {client}")
-        learner: Learner = _learner(config, own, client)
+            custom = build(name, task.input_shape, task.n_classes)
+    if isinstance(custom, nn.Module):
+        check_output_width(custom, task.input_shape, task.n_classes, name=f"{name} of {client}")
+        learner: Learner = _learner(config, custom, client)
     else:
-        learner = refuse_incomplete(own, client)
+        learner = refuse_incomplete(custom, client)
     if not config.allow_nondeterministic:
         refuse_hidden_randomness(learner, public.take(torch.arange(2)), client)
     return learner
@@ -64,7 +64,7 @@ def build_client(
 def private_data(
     config: Config, client: str, samples: Samples, labels: torch.Tensor, indices: Indices, n_classes: int
 ) -> PrivateData:
-    """The samples at `indices` as what a client trains on."""
+    """The samples at `indices`, as the private data of a client."""
     stream = BatchStream(len(indices), config.batch_size, config.seed, "private", client)
     return PrivateData(samples, labels, indices, n_classes, stream, config.tau)
 
@@ -98,27 +98,27 @@ def build_federation(
     workers: Workers,
     watch: Watch | None = None,
 ) -> Federation:
-    """The federation that the config describes, wherever its players are."""
+    """The federation that the config describes, wherever its players run."""
     return Federation(config.client_names, players, server, wire, workers, watch)
 
 
 def axis_lengths(config: Config, task: Task, feature_width: int) -> dict[str, int]:
-    """The lengths of all axes that messages of this run may name."""
+    """axis -> length, for all axes that the messages of this run may use."""
     method = config.method_object()
     sizes = {"B": config.batch_size, "B-1": config.batch_size - 1, "K": task.n_classes, "d": feature_width}
-    own = {axis: getattr(config.options, option) for axis, option in method.axes.items()}
-    return {**sizes, "x": math.prod(task.input_shape), **own}
+    from_options = {axis: getattr(config.options, option) for axis, option in method.axes.items()}
+    return {**sizes, "x": math.prod(task.input_shape), **from_options}
 
 
 def _public_view(config: Config, public: Samples) -> PublicData | None:
-    """One for each role: a stream keeps its epoch at hand, and threads must not share that."""
+    """A separate view for each role, because a stream caches its epoch and threads must not share that cache."""
     if "public" not in config.method_object().needs:
         return None
     return PublicData(public, BatchStream(len(public), config.batch_size, config.seed, "public"), config.tau)
 
 
 def model_of(config: Config, client: str, listed: str | None, task: Task) -> str:
-    """The model a client is listed with, or one drawn from the candidates: a function of seed and name alone."""
+    """The model listed for a client, or one drawn from the candidates, which depends only on seed and client name."""
     if listed is not None:
         return listed
     if config.models in ("auto", "same"):
@@ -137,7 +137,7 @@ def _learner(config: Config, model: nn.Module, owner: str) -> TorchLearner:
 
 
 def _server_learner(config: Config, task: Task, name: str, input_shape: tuple[int, ...] | None = None) -> Learner:
-    """A model that the server owns: `auto` is the largest candidate of the data set."""
+    """The learner of a model at the server; `auto` is the largest candidate of the dataset."""
     if name == "auto":
         name = largest(task.candidates, task.input_shape, task.n_classes)
     with torch_seeded(config.seed, "weights", "server"):

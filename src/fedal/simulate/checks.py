@@ -1,4 +1,4 @@
-"""What can be refused before training: methods, learners and devices that do not fit."""
+"""Checks before training: rejects methods, learners and devices that do not fit."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from fedal.methods.method import Method
 
 
 def refuse_unfit_task(config: Config, task: Task) -> None:
-    """Raises when the method says that it does not fit."""
+    """Raises NotApplicableError when the method does not fit the task."""
     method = config.method_object()
     reason = method.refuse(config.options, task.n_classes)
     if reason:
         raise NotApplicableError(f"{method.name}: {reason}")
 
 
-def refuse_incomplete(own: Learner, client: str) -> Learner:
-    missing = [verb for verb in VERBS if not callable(getattr(own, verb, None))]
+def refuse_incomplete(learner: Learner, client: str) -> Learner:
+    """Returns the learner; raises ConfigError when it lacks a method that every learner must have."""
+    missing = [verb for verb in VERBS if not callable(getattr(learner, verb, None))]
     if missing:
         raise ConfigError(
-            f'the model of client "{client}" is a {type(own).__name__} without {", ".join(missing)}: expected an '
+            f'the model of client "{client}" is a {type(learner).__name__} without {", ".join(missing)}: expected an '
             "nn.Module or a learner (docs/learners.md)."
         )
-    return own
+    return learner
 
 
 def refuse_misfits(method: Method, learners: Mapping[str, Learner], models: Mapping[str, str]) -> int:
-    """Raises when the learners cannot do what the method needs; gives the feature width where it must be one."""
+    """Raises when the learners lack what the method needs; returns the shared feature width, or 0 if none is needed."""
     for need, verb in {"features": "logits_and_features", "weights": "weights"}.items():
         for client, learner in learners.items():
             if need in method.needs and not hasattr(learner, verb):
-                raise NotApplicableError(f'{method.name} needs {need}; the learner of client "{client}" shows none.')
+                raise NotApplicableError(f'{method.name} needs {need}; the learner of client "{client}" exposes none.')
     if "same-architecture" in method.needs and len(set(models.values())) > 1:
         found = ", ".join(sorted(set(models.values())))
         raise NotApplicableError(
@@ -60,6 +61,6 @@ def refuse_missing_device(device: str) -> None:
         raise ConfigError(f"device = {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
     if is_meta:
         raise ConfigError(
-            f"device = {device!r}: tensors there have shapes and no numbers, so nothing can be learned. "
-            "Expected is a device that computes: try device = cpu, or cuda where there is a GPU."
+            f"device = {device!r}: its tensors have shapes but no data, so nothing can be trained. "
+            "Expected a device that computes: try device = cpu, or cuda if there is a GPU."
         )

@@ -1,4 +1,4 @@
-"""What a run will cost, before it starts: a few rounds of it are played, and nothing is written."""
+"""Estimates a run's cost before it starts, from a few trial rounds. Writes nothing."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from fedal.simulate.prepare import prepare_split
 from fedal.theory.instruments import Panel
 
 MAX_ROUNDS = 20
-MIN_ROUNDS = 3  # the first is warm-up: it is played and not counted
+MIN_ROUNDS = 3  # including the first, a warm-up round that is not counted
 TRIAL_S = 10.0
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimates for the whole run. Times in seconds, sizes in bytes; `played` says how many rounds they rest on."""
+    """Estimates for the whole run, from `trials` trial rounds. Times are in seconds, sizes in bytes."""
 
     config: Config
-    played: int
+    trials: int
     start_s: float  # data, models, checks
-    round_s: tuple[float, float, float]  # fastest, typical, slowest of the rounds that count
-    evaluation_s: float  # of all clients, once, on the samples that rows are about
-    final_s: float  # of all clients on the whole test set
+    round_s: tuple[float, float, float]  # fastest, median and slowest of the counted rounds
+    evaluation_s: float  # one evaluation of all clients on the samples used during training
+    final_s: float  # the evaluation of all clients on the whole test set
     evaluations: int
     instruments_s: float  # per recorded round
     recorded_rounds: int
-    memory: dict[str, int]  # what is known of the peak, part by part
+    memory: dict[str, int]  # the known parts of the peak
     peak_bytes: int
     checkpoint_bytes: int
     up_bytes: int
@@ -46,7 +46,7 @@ class Estimate:
     bytes_are_exact: bool
 
     def seconds(self, rounds: float | None = None) -> float:
-        """The whole run, at `rounds` seconds per round (default: the typical one)."""
+        """The duration of the whole run at `rounds` seconds per round (default: the median)."""
         return (
             self.start_s
             + self.config.total_rounds * (self.round_s[1] if rounds is None else rounds)
@@ -57,7 +57,7 @@ class Estimate:
 
 
 def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
-    """Plays warm-up rounds for about `trial_s` seconds and says what the whole run takes."""
+    """Estimates the whole run from trial rounds that take about `trial_s` seconds."""
     began = time.perf_counter()
     split = prepare_split(config)
     recorded = config.total_rounds * config.tau // config.eval_every
@@ -68,7 +68,7 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
         start_s = time.perf_counter() - began
         times: list[float] = []
         up, down = [0], [0]
-        while _wants_another(times, config, trial_s):
+        while _needs_another_round(times, config, trial_s):
             times.append(_timed(lambda: federation.run_round(len(up) - 1)))
             up.append(federation.wire.up_bytes.total())
             down.append(federation.wire.down_bytes.total())
@@ -86,7 +86,7 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
     kinds = config.method_object().up + config.method_object().down
     return Estimate(
         config=config,
-        played=len(times),
+        trials=len(times),
         start_s=start_s,
         round_s=round_s,
         evaluation_s=evaluation_s,
@@ -103,7 +103,7 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
     )
 
 
-def _wants_another(times: list[float], config: Config, trial_s: float) -> bool:
+def _needs_another_round(times: list[float], config: Config, trial_s: float) -> bool:
     if len(times) >= min(MAX_ROUNDS, config.total_rounds):
         return False
     return len(times) < MIN_ROUNDS or sum(times) + times[-1] < trial_s
@@ -116,14 +116,14 @@ def _timed(action: Callable[[], object]) -> float:
 
 
 def _extrapolated(totals: list[int], rounds: int) -> int:
-    """Counted at the wire: the first round may have more in it (who am I, what is my model), the others are alike."""
+    """Total bytes after `rounds` rounds. Only the first round may differ: it can carry one-off messages."""
     if rounds < len(totals):
         return totals[rounds]
     return totals[-1] + (rounds - len(totals) + 1) * (totals[-1] - totals[-2])
 
 
 def _memory(config: Config, split: DataSplit, assembly: Assembly) -> dict[str, int]:
-    """Bytes that can be accounted for, after training has begun (optimizers and anchors exist)."""
+    """Bytes by part, counted after the first rounds, when optimizers and anchors exist."""
     data, dtype = split.dataset, dtype_of(config.precision)
     arrays = [data.train_x, data.test_x, split.public_x]
     staged = sum(x.size * dtype.itemsize for x in arrays if dtype != torch.float32 or (x.ndim == 4 and x.shape[1] > 1))

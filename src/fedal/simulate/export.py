@@ -1,4 +1,4 @@
-"""The data of a simulated federation as files, for rehearsing its deployment."""
+"""Writes the data of a simulated federation to files, to rehearse its deployment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedal.simulate.prepare import prepare_split
 
 
 def export_sites(config: Config, out: Path) -> list[Path]:
-    """The private data that each client of `fedal run` would have, as the .npz files of a deployment's sites."""
+    """Writes each client's private data, split as in `fedal run`, to one .npz file per site; returns the paths."""
     split = prepare_split(config)
     data = split.dataset
     out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The data of a run, from its config: decided before anything is written."""
+"""Prepares the data of a run from its config, before anything is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedal.data.split import DataSplit, read_split
 from fedal.errors import CheckpointError, ConfigError, DataError
 from fedal.seeding import Indices, partition_generator
 
-MAX_PUBLIC = 1000  # samples of the public set, unless it is told or a fact of the data set
+MAX_PUBLIC = 1000  # samples of the public set, unless the config or the dataset sets another size
 
 
 def load_dataset(config: Config) -> Dataset:
@@ -34,7 +34,7 @@ def load_dataset(config: Config) -> Dataset:
 def prepare_split(
     config: Config, dataset: Dataset | None = None, public_x: NDArray[np.float32] | None = None
 ) -> DataSplit:
-    """Draws the public set first, then divides the rest; everything that does not fit is a clear error."""
+    """Draws the public set first, then partitions the rest among the clients."""
     dataset = dataset or load_dataset(config)
     if public_x is None and config.public is not None:
         public_x = data_sources.load_public_npz(config.public)
@@ -45,7 +45,7 @@ def prepare_split(
         size = public_size(config, dataset)
         if size >= n_train:
             raise ConfigError(
-                f"public_size = {size}: {dataset.name} has {n_train} training samples, and the clients need some too. "
+                f"public_size = {size}: {dataset.name} has {n_train} training samples; none are left for the clients. "
                 "Try a smaller public_size."
             )
         public = draw_public(n_train, size, partition_generator(config.seed, "public"))
@@ -53,8 +53,8 @@ def prepare_split(
         public_x = dataset.train_x[public]
     if public_x.shape[1:] != dataset.train_x.shape[1:]:
         raise DataError(
-            f"public samples have shape {public_x.shape[1:]}, private ones {dataset.train_x.shape[1:]}. "
-            "Both go through the same models and must have the same shape."
+            f"public samples have shape {public_x.shape[1:]}, private samples {dataset.train_x.shape[1:]}. "
+            "They are inputs of the same models and must have the same shape."
         )
     if len(public_x) < config.batch_size:
         raise ConfigError(
@@ -79,20 +79,20 @@ def prepare_split(
 def restore_split(
     config: Config, path: Path, dataset: Dataset | None = None, public_x: NDArray[np.float32] | None = None
 ) -> DataSplit:
-    """The division that was saved with a run; refused when the data are not the ones it was made for."""
+    """The split saved with a run; raises when the data differ from the data it was made for."""
     dataset = dataset or load_dataset(config)
-    division = read_split(path, dataset)
-    absent = [name for name in config.client_names if name not in division.clients]
+    saved = read_split(path, dataset)
+    absent = [name for name in config.client_names if name not in saved.clients]
     if absent:
-        raise CheckpointError(f'{path}: cannot be read (there are no samples of client "{absent[0]}").')
-    if division.public is not None:
-        public_x = dataset.train_x[division.public]
+        raise CheckpointError(f'{path}: cannot be read (it has no samples of client "{absent[0]}").')
+    if saved.public is not None:
+        public_x = dataset.train_x[saved.public]
     elif public_x is None and config.public is not None:
         public_x = data_sources.load_public_npz(config.public)
     if public_x is None:
-        raise CheckpointError(f"{path}: this run used public inputs given in Python; pass them to resume() again.")
-    clients = {name: division.clients[name] for name in config.client_names}
-    return DataSplit(dataset, clients, division.public, public_x, division.leftovers)
+        raise CheckpointError(f"{path}: this run used public inputs passed in Python; pass them to resume() again.")
+    clients = {name: saved.clients[name] for name in config.client_names}
+    return DataSplit(dataset, clients, saved.public, public_x, saved.leftovers)
 
 
 def public_size(config: Config, dataset: Dataset) -> int:
@@ -103,7 +103,7 @@ def public_size(config: Config, dataset: Dataset) -> int:
 
 
 def resolved(config: Config) -> dict[str, Any]:
-    """What a run makes of its partition and its length where they are left open."""
+    """The partition and the length of a run, with defaults filled in."""
     is_open = config.iterations is None and config.rounds is None
     length = {"iterations": config.total_rounds * config.tau} if is_open else {}
     return {"partition": config.partition or default_partition(config), **length}

@@ -1,6 +1,6 @@
-"""Evaluates a run on its way and writes its record.
+"""Evaluates a run as it trains and writes its record.
 
-Which rounds are recorded follows from the config alone; rows are in roster order whatever threads did.
+The config alone determines which rounds are recorded. Rows are in roster order, whatever the order of the threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedal.theory.view import Columns
 
 @dataclass
 class _Observations:
-    """What the record says about the exchanges of one round; filled when the round is recorded or the last."""
+    """What the record needs about the exchanges of one round; filled only in recorded rounds and the last one."""
 
     recorded: bool = False
     wanted: bool = False
@@ -34,14 +34,14 @@ class _Observations:
 
 
 class Recorder:
-    """Watches one federation."""
+    """Records one federation."""
 
-    def __init__(self, assembly: Assembly, record: Record, tell: Callable[[dict[str, Any]], None]) -> None:
-        self._view, self._models, self._record, self._tell = assembly.view, assembly.model_names, record, tell
+    def __init__(self, assembly: Assembly, record: Record, notify: Callable[[dict[str, Any]], None]) -> None:
+        self._view, self._models, self._record, self._notify = assembly.view, assembly.model_names, record, notify
         self._config, self._federation = assembly.view.config, assembly.federation
         self._panel = Panel(self._config.instruments, assembly.view)
         self._seen = _Observations()
-        self._disagreement_before: float | None = None  # of the round that the checkpoint was made after
+        self._disagreement_before: float | None = None  # of the last round before the checkpoint
         self._federation.watch.phase_done = self._phase_done
         self._federation.watch.exchanged = self._exchanged
 
@@ -52,7 +52,7 @@ class Recorder:
             self._panel.begins()
 
     def end(self, rounds: int, present: list[str], seconds: float) -> None:
-        """Writes the rows of a round that is recorded."""
+        """Writes the rows of the round if it is recorded."""
         if not self._seen.recorded:
             return
         some, before = self._view.some_tests, self._seen.after_local
@@ -65,7 +65,7 @@ class Recorder:
         self._write(self._moment(rounds), self._view.evaluate_all(some), extra, present, seconds, measured)
 
     def final(self, rounds: int, seconds: float) -> dict[str, Any]:
-        """Writes the rows that tables use: all clients on the whole test set. Gives that of the run."""
+        """Writes the final rows, which tables use: all clients on the whole test set. Returns the run's row."""
         tested, extra = self._view.evaluate_all(self._view.all_tests), self._extra(self._view.all_tests)
         return self._write(self._moment(rounds, final=True), tested, extra, list(tested), seconds)
 
@@ -81,10 +81,10 @@ class Recorder:
         observed = {name: torch.tensor(value) for name, value in state["observed"].items()}
         self._federation.server.observed = observed
 
-    # what it watches
+    # callbacks
 
     def _phase_done(self, client: str, phase: str) -> None:
-        """Between local training and transfer."""
+        """Measures a client between local training and transfer."""
         if not self._seen.recorded or phase != "after_local":
             return
         if self._config.eval_after_local:
@@ -96,13 +96,13 @@ class Recorder:
             _, outputs = stack_outputs(list(uploads), uploads)
             self._seen.disagreements.append(disagreement(outputs))
 
-    # inside
+    # helpers
 
     def _moment(self, rounds: int, phase: str = "after_global", *, final: bool = False) -> Moment:
         return Moment(rounds, rounds * self._config.tau, phase, final)
 
     def _extra(self, tests: torch.Tensor) -> dict[str, float]:
-        """What is said of the server and of the exchanges."""
+        """Values about the server and the exchanges."""
         server = self._federation.server
         extra = {name: float(value) for name, value in server.observed.items()}
         zeta = self._seen.disagreement() if self._seen.disagreements else self._disagreement_before
@@ -137,5 +137,5 @@ class Recorder:
         row = self._record.write(
             moment, self._federation.wire, present, seconds, measured=measured | on, extra=extra, clients=clients
         )
-        self._tell(row)
+        self._notify(row)
         return row

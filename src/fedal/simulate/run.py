@@ -1,4 +1,4 @@
-"""Starts a run, or continues one after any kind of stop: `fedal.run`, `fedal.resume`."""
+"""Runs a config to a finished run folder, and resumes it after any interruption: `fedal.run`, `fedal.resume`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedal.simulate.assemble import CustomModels
 from fedal.simulate.prepare import prepare_split, restore_split
 from fedal.simulate.session import Listener, Session
 
-MAX_RESTARTS = 10  # of one run whose actors die
+MAX_RESTARTS = 10  # of one run after its actors die
 
 
 def run(
@@ -40,7 +40,7 @@ def run(
     models: CustomModels | None = None,
     listener: Listener | None = None,
 ) -> Run:
-    """Starts a new run in folder `out`. Mistakes are reported before anything is written."""
+    """Starts a new run in folder `out`. Reports all mistakes before anything is written."""
     refuse_windows()
     folder = RunFolder(Path(out) if out is not None else default_folder(config))
     folder.refuse_if_taken()
@@ -65,7 +65,7 @@ def resume(
     models: CustomModels | None = None,
     listener: Listener | None = None,
 ) -> Run:
-    """Continues a run from its newest sound checkpoint; with `iterations`, a finished run goes on to that length."""
+    """Resumes a run from its newest intact checkpoint; `iterations` extends it, even if it is finished."""
     folder = RunFolder(Path(path))
     refuse_windows()
     listener = listener or Listener()
@@ -75,19 +75,19 @@ def resume(
         if folder.summary.exists() and longer.total_rounds == config.total_rounds:
             listener.warned(f"{folder.path} is already complete.")
             return Run(folder.path, trust=trust, models=models)
-        grows, config = longer.total_rounds > config.total_rounds, longer
+        extended, config = longer.total_rounds > config.total_rounds, longer
         if folder.environment.exists():
             saved = folder.read_environment()
             for difference in environment_differences(saved, describe_environment()):
-                listener.warned(f"{difference}: the result may differ in bits from an uninterrupted run.")
+                listener.warned(f"{difference}: the result may not be bit-identical to an uninterrupted run.")
             _refuse_forgotten_objects(saved, data, models)
         if folder.partition.exists():
             split = restore_split(config, folder.partition, data, public)
-        else:  # killed before it was written; it follows from the seed
+        else:  # the run was killed before this file was written; the seed determines the split
             split = prepare_split(config, data, public)
         with _engine(config, models) as engine:
             session = Session(config, folder, split, listener, *engine, models, data is not None)
-            _run_to_completion(session, grows=grows)
+            _run_to_completion(session, extended=extended)
     return Run(folder.path, trust=trust, models=models)
 
 
@@ -95,7 +95,7 @@ def default_folder(config: Config) -> Path:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     method = config.method.rpartition(":")[2].lower()
     path = Path("runs") / f"{stamp}-{method}-{config.dataset}-seed{config.seed}"
-    others = (path.with_name(f"{path.name}-{n}") for n in itertools.count(2))  # of runs that began in the same second
+    others = (path.with_name(f"{path.name}-{n}") for n in itertools.count(2))  # for runs started in the same second
     return next(candidate for candidate in itertools.chain([path], others) if not candidate.exists())
 
 
@@ -103,8 +103,8 @@ def _extended(config: Config, folder: RunFolder, iterations: int) -> Config:
     longer = config.with_(iterations=iterations, rounds=None)
     if longer.total_rounds < config.total_rounds:
         raise ConfigError(
-            f"iterations = {iterations}: {folder.path} is planned for {config.total_rounds * config.tau} iterations "
-            "already; a run can only grow."
+            f"iterations = {iterations}: {folder.path} is already planned for {config.total_rounds * config.tau} "
+            "iterations, and a run can only be extended. Try a larger number."
         )
     return longer
 
@@ -118,27 +118,27 @@ def _refuse_unknown_clients(config: Config, models: CustomModels | None) -> None
 
 
 def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, models: CustomModels | None) -> None:
-    """Objects given in Python are not in the folder: they must be given again."""
+    """Raises ConfigError when objects passed in Python, which the folder does not hold, are not passed again."""
     if saved.get("data_given_in_python") and data is None:
-        raise ConfigError("this run was started in Python with its own data: call fedal.resume(path, data=...).")
+        raise ConfigError("this run was started in Python with your own data: call fedal.resume(path, data=...).")
     objects = [client for client, model in saved.get("clients", {}).items() if model.startswith("<")]
     missing = [client for client in objects if client not in (models or {})]
     if missing:
         raise ConfigError(
-            f'client "{missing[0]}" has a model that was given in Python: call fedal.resume(path, models=...).'
+            f'client "{missing[0]}" has a model that was passed in Python: call fedal.resume(path, models=...).'
         )
 
 
 @contextmanager
 def _engine(config: Config, models: CustomModels | None) -> Iterator[tuple[ThreadWorkers, Cluster | None]]:
-    """Threads of this process, and the other processes that they speak to if the clients are there."""
+    """The threads of this process and, with engine = ray, the cluster whose actors hold the clients."""
     if config.engine == "threads":
         with thread_workers(config.workers) as workers:
             yield workers, None
         return
     if models:
         raise ConfigError(
-            f'engine = ray: the model of client "{min(models)}" was given in Python and would stay in this process. '
+            f'engine = ray: the model of client "{min(models)}" was passed in Python and cannot leave this process. '
             "Name it package.module:factory in the config, or use engine = threads."
         )
     if config.method in methods._registered:
@@ -149,14 +149,14 @@ def _engine(config: Config, models: CustomModels | None) -> Iterator[tuple[Threa
         yield workers, cluster
 
 
-def _run_to_completion(session: Session, *, grows: bool = False) -> None:
-    """When a process of clients dies, the run goes on from the newest checkpoint, as a resumed one does."""
-    for life in itertools.count(1):
+def _run_to_completion(session: Session, *, extended: bool = False) -> None:
+    """Runs the session; when an actor dies, continues from the newest checkpoint, as `resume` does."""
+    for attempt in itertools.count(1):
         try:
-            session.run(grows=grows and life == 1)
+            session.run(extended=extended and attempt == 1)
             return
         except PlayerLost as lost:
-            if life == MAX_RESTARTS:
+            if attempt == MAX_RESTARTS:
                 raise
-            session.listener.warned(f"{lost}. Going on from the newest checkpoint with new actors.")
-            session = replace(session)  # assembled anew
+            session.listener.warned(f"{lost}. Continuing from the newest checkpoint with new actors.")
+            session = replace(session)  # assembles the federation again

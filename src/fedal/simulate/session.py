@@ -33,38 +33,38 @@ SAVE_SHARE = 0.02  # checkpoint_every = auto: saving costs at most this share of
 
 @dataclass(frozen=True)
 class Listener:
-    """Whoever watches a run. Every method may be replaced."""
+    """Callbacks that observe a run. All are optional."""
 
-    started: Callable[[int, int], None] = lambda done, total: None  # iterations done, in all
+    started: Callable[[int, int], None] = lambda done, total: None  # iterations done, iterations in total
     advanced: Callable[[int, int], None] = lambda done, total: None
     recorded: Callable[[dict[str, Any]], None] = lambda row: None
     warned: Callable[[str], None] = lambda text: None
     should_stop: Callable[[], bool] = lambda: False
 
     @classmethod
-    def telling(cls, tell: Callable[[str, Any], None], should_stop: Callable[[], bool]) -> Self:
-        """One that passes everything on, with the name of the event in front."""
+    def forwarding(cls, notify: Callable[[str, Any], None], should_stop: Callable[[], bool]) -> Self:
+        """A listener that forwards every event to `notify`, as (event name, details)."""
         return cls(
-            lambda *progress: tell("started", progress),
-            lambda *progress: tell("advanced", progress),
-            partial(tell, "recorded"),
-            partial(tell, "warned"),
+            lambda *progress: notify("started", progress),
+            lambda *progress: notify("advanced", progress),
+            partial(notify, "recorded"),
+            partial(notify, "warned"),
             should_stop,
         )
 
 
 @dataclass
 class Session:
-    """Everything that can be refused is refused when it is made; `play` writes."""
+    """The constructor checks everything that can be checked; only `run` writes."""
 
     config: Config
     folder: RunFolder
     split: DataSplit
     listener: Listener
     workers: ThreadWorkers
-    cluster: Cluster | None  # other processes that the threads speak to if the clients are there
+    cluster: Cluster | None  # other processes, if the clients are there
     models: CustomModels | None = None
-    custom_data: bool = False  # given in Python: not in the folder
+    custom_data: bool = False  # passed in Python, so not in the folder
 
     def __post_init__(self) -> None:
         refuse_missing_device(self.config.device)
@@ -75,10 +75,10 @@ class Session:
         self._started = self._saved_at = time.monotonic()
         self._save_cost_s = 0.0
 
-    def run(self, *, grows: bool = False) -> None:
-        """From the newest checkpoint to the end; a run that `grows` was planned shorter."""
+    def run(self, *, extended: bool = False) -> None:
+        """Runs from the newest checkpoint to the end; `extended` says that the config is longer than the saved one."""
         try:
-            self._write_folder(grows)
+            self._write_folder(extended)
             self._run_all()
         except Stopped:
             raise
@@ -87,14 +87,14 @@ class Session:
             if isinstance(error, FedalError):
                 raise
             raise RunError(
-                f"{type(error).__name__}: {error}. The last checkpoint in {self.folder.path} stands."
+                f"{type(error).__name__}: {error}. The last checkpoint in {self.folder.path} is intact."
             ) from error
 
-    def _write_folder(self, grows: bool) -> None:
-        """Config first: a folder with it and no checkpoint resumes at round 0."""
-        if grows:  # never complete and longer at once, whenever it is killed
+    def _write_folder(self, extended: bool) -> None:
+        """Writes the config first: a folder with a config and no checkpoint resumes at round 0."""
+        if extended:  # before the new config: a kill in between must not leave a longer run marked complete
             self.folder.summary.unlink(missing_ok=True)
-        if grows or not self.folder.config.exists():
+        if extended or not self.folder.config.exists():
             write_atomically(self.folder.config, self._resolved().to_toml().encode())
         if not self.folder.partition.exists():
             self.split.save(self.folder.partition)
@@ -121,11 +121,13 @@ class Session:
                 self._seconds_before = float(state["seconds"])
                 self._assembly.federation.load_state_dict(state)
                 recorder.load_state_dict(state["record"])
-            del found, state  # its tensors are pages of the file, which would fill memory, and the disk after its end
+            # The tensors are memory-mapped: they would fill memory, and keep the file on disk after its deletion.
+            del found, state
             self.folder.checkpoints.mkdir(exist_ok=True)
-            sync_folder(self.folder.path)  # new names must last as long as the checkpoint that counts their bytes
+            sync_folder(self.folder.path)  # the new files must be durable before a checkpoint records their lengths
             self._run_rounds(done, record, recorder)
-            final = recorder.final(self.config.total_rounds, self._seconds())  # after the last checkpoint: see `grows`
+            # After the last checkpoint, so that a run that is extended later drops this row.
+            final = recorder.final(self.config.total_rounds, self._seconds())
             record.sync()
         self._finish(final)
 
@@ -177,11 +179,11 @@ class Session:
                     "time": datetime.now().isoformat(timespec="seconds"),
                 },
             )
-        except OSError:  # the disk is full: the reason still reaches the terminal
-            self.listener.warned(f"the reason could not be written to {self.folder.failure}")
+        except OSError:  # the disk is full; the error still reaches the terminal
+            self.listener.warned(f"the error could not be written to {self.folder.failure}")
 
     def _resolved(self) -> Config:
-        """The config with everything decided that was left to the data: what config.toml records."""
+        """The config with all defaults that depend on the data filled in, as config.toml records it."""
         stacked = resolve_stacked(self.config, self._assembly.model_names)
         public = {} if self.split.public is None else {"public_size": len(self.split.public)}
         return self.config.with_(**resolved(self.config), **public, stacked=stacked)

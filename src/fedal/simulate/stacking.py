@@ -1,4 +1,4 @@
-"""Which clients learn as one stack. A fixed table, never a measurement: a config has the same bits everywhere."""
+"""Chooses the clients that train as one stack, from a fixed table and never from timings: the bits must not vary."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from fedal.config import Config
 from fedal.errors import ConfigError
 
-STACK = 5  # clients in one stack: more share the cost of an operator, fewer keep more cores busy
-STACKABLE_METHODS = ("local", "fedmd", "fedmd-lf", "fedal")  # mathematics on (..., B, K) outputs alone
+STACK = 5  # clients in one stack: larger stacks share operator overhead, smaller ones keep more cores busy
+STACKABLE_METHODS = ("local", "fedmd", "fedmd-lf", "fedal")  # their computation needs only outputs of shape (..., B, K)
 STACKABLE_MODELS = ("lenet5", "cnn-small", "mlp-small")  # chains of layers without BatchNorm or dropout
 WORTH_STACKING = ("lenet5",)  # what `auto` stacks; docs/performance.md has the measurement
 
 
 def resolve_stacked(config: Config, models: Mapping[str, str]) -> bool:
-    """What `stacked` means for clients with these models; raises where it was asked for and cannot be done."""
+    """Whether clients with these models are stacked; raises ConfigError if stacked = true is not possible."""
     obstacle = _obstacle(config)
     if config.stacked is True and obstacle:
         raise ConfigError(f"stacked = true: {obstacle} Leave stacked at auto, or set it to false.")
@@ -24,7 +24,7 @@ def resolve_stacked(config: Config, models: Mapping[str, str]) -> bool:
 
 
 def stacks(config: Config, models: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """Clients of one architecture, in client order, `STACK` at a time; whoever remains alone is in none."""
+    """Groups of up to `STACK` clients with one architecture, in client order; a client left alone is in no group."""
     if not resolve_stacked(config, models):
         return []
     same = {model: [name for name, other in models.items() if other == model] for model in STACKABLE_MODELS}
@@ -37,13 +37,13 @@ def _chunks(names: Sequence[str]) -> list[tuple[str, ...]]:
 
 def _obstacle(config: Config) -> str | None:
     if config.method not in STACKABLE_METHODS:
-        return f"{config.method} works client by client; stacked clients can play {', '.join(STACKABLE_METHODS)}."
+        return f"{config.method} cannot be stacked; methods that can: {', '.join(STACKABLE_METHODS)}."
     if config.engine != "threads":
-        return f"engine = {config.engine} keeps clients apart; stacks need engine = threads."
+        return f"engine = {config.engine} runs clients in separate processes; stacks need engine = threads."
     if config.optimizer != "adam" or not config.fused or not config.channels_last:
-        return "stacks learn with optimizer = adam, fused = true and channels_last = true."
+        return "stacks need optimizer = adam, fused = true and channels_last = true."
     if config.precision == "bf16":
-        return "precision = bf16 makes small nets slower, not faster; stacks compute in fp32 or fp64."
+        return "precision = bf16 makes small networks slower, not faster; stacks need fp32 or fp64."
     if config.instruments:
-        return f"instruments = {','.join(config.instruments)} look into single learners."
+        return f"instruments = {','.join(config.instruments)} need separate learners."
     return None

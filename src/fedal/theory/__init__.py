@@ -1,1 +1,1 @@
-"""What the paper's theory is about, measured on a federation that is seen from above."""
+"""Measures the quantities of the paper's theory on a federation whose learners and data are all visible."""

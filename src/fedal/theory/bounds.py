@@ -1,7 +1,7 @@
 """The two generalisation bounds of the paper, term by term: FedAL's, Eq. (bound_FDAL), and FedMD's, Eq. (gen_fedmd).
 
-All in nats. Paper: sqrt(2 log 2 zeta_n), Pinsker's inequality with the divergence in bits. Here: sqrt(2 zeta_n), as
-zeta_n is measured in nats like every loss; both are the same number.
+All values are in nats. Paper: sqrt(2 log 2 zeta_n), Pinsker's inequality with the divergence in bits. Here:
+sqrt(2 zeta_n), because zeta_n is measured in nats like every loss; both are the same number.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class ClientTerms:
-    """What the bounds ask of one client."""
+    """The terms of the bounds for one client."""
 
     risk: float  # cross-entropy of its model on its own training samples
     zeta: float  # Eq. (assum), in nats
     public_distance: float  # d(P, D_n)
     global_distance: float  # d(D, D_n)
-    joint_loss: float | None  # lambda_n; None when it was not estimated
+    joint_loss: float | None  # lambda_n; None if it was not estimated
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The right-hand side, term by term. `total` is its sum without `sampling`, which no training changes."""
+    """The right-hand side, term by term. `total` is its sum without `sampling`, which training does not change."""
 
     risk: float
     disagreement: float
@@ -67,8 +67,8 @@ def fedmd_bound(clients: Sequence[ClientTerms], samples: int) -> Bound:
 def sampling_term(samples: int, confidence: float = CONFIDENCE) -> float:
     """(4 + sqrt(log growth(2 phi))) / (delta sqrt(2 phi)) with growth(2 phi) = 2^(2 phi).
 
-    That is the largest value a growth function can have, and networks with more weights than samples have it. The
-    term then stays above sqrt(log 2) / delta however many samples there are: it says nothing, in either bound.
+    This is the largest value of a growth function, and networks with more weights than samples attain it. The term then
+    stays above sqrt(log 2) / delta for any number of samples: it is vacuous in both bounds.
     """
     return (4 + math.sqrt(2 * samples * math.log(2))) / ((1 - confidence) * math.sqrt(2 * samples))
 

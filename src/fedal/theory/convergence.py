@@ -12,7 +12,7 @@ from fedal.records.run import Run
 
 @dataclass(frozen=True)
 class Convergence:
-    """One entry per measured round T. `average` is the mean up to T of the step-size-weighted sum over all players."""
+    """One entry per measured round T. `average` is the running mean up to T of the step-size-weighted sum of norms."""
 
     rounds: list[int]
     clients: list[float]  # mean over clients of ||grad V_n||^2
@@ -22,7 +22,7 @@ class Convergence:
 
 
 def convergence(run: Run, latest: Mapping[str, Any]) -> Convergence:
-    """From the rows that instrument `gradients` left in the record; without it there is the latest round alone."""
+    """The norms recorded by the instrument `gradients`; without it, only those of the latest round."""
     config = run.config
     recorded = [row for row in run.metrics if "client_gradient" in row]
     rows: list[Mapping[str, Any]] = [*recorded] or ([latest] if "client_gradient" in latest else [])

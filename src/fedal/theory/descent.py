@@ -1,7 +1,7 @@
 """The instrument of the convergence analysis: the six gradient variances and the squared gradient norms.
 
-Three moments of round t matter: theta^{t,0} when it begins, theta^{t+1/2,0} after local training, theta^{t+1,0} at its
-end. A variance is taken where its stage ends, because at the anchor of a stage the less-forgetting terms vanish.
+It measures round t at three moments: theta^{t,0} at its start, theta^{t+1/2,0} after local training, theta^{t+1,0} at
+its end. A variance is measured at the end of its stage, because at the stage's anchor the less-forgetting terms vanish.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from fedal.methods.outputs.fedmd_lf import FedMDLFClient
 from fedal.methods.outputs.local import LocalClient
 from fedal.seeding import BatchStream
 from fedal.theory.gradients import Gradient, Terms, gradients
-from fedal.theory.outputs import answers
+from fedal.theory.outputs import client_outputs
 from fedal.theory.view import SERVER, Columns, FederationView
 
 DISTILS = (FedMDClient, FedMDLFClient, FedALClient)
-"""Clients whose transfer has the paper's terms, also derived ones; other methods have losses of their own."""
+"""Clients whose transfer has the paper's terms, including subclasses; other methods have their own losses."""
 
 WHOLE_OBJECTIVE = (LocalClient, *DISTILS)
-"""Clients whose loss has no terms but these six: only for them is the gradient of V_n known here."""
+"""Clients whose loss has only these six terms: the gradient of V_n can be computed for them alone."""
 
 
 class Gradients:
-    """Columns per client `variance_l, _rl, _k, _u, _rg, _n` (sigma^2 of Assumption bounded_variance_o; terms that the
-    method has) and `client_gradient`, ||grad V_n(theta^{t,0})||^2; of the server `discriminator_gradient`,
-    ||grad U(w^{t,0})||^2. Clients without a torch module have no parameters to look at and are left out."""
+    """Columns per client: `variance_l, _rl, _k, _u, _rg, _n` (sigma^2 of Assumption bounded_variance_o, for the terms
+    that the method has) and `client_gradient`, ||grad V_n(theta^{t,0})||^2. Column of the server:
+    `discriminator_gradient`, ||grad U(w^{t,0})||^2. Clients without a torch module are left out."""
 
     def __init__(self, view: FederationView) -> None:
         self._view, self._options = view, view.config.options
@@ -48,7 +48,7 @@ class Gradients:
 
     def begins(self) -> None:
         self._start, self._half = copy.deepcopy(self._modules()), {}
-        self._outputs = answers(self._view.learners.values(), self._view.public)
+        self._outputs = client_outputs(self._view.learners.values(), self._view.public)
         self._utility = self._utility_gradients(self._outputs)
         self._server = {}
         if self._view.discriminator is not None:
@@ -60,7 +60,7 @@ class Gradients:
             self._half[client] = copy.deepcopy(self._modules()[client])
 
     def ends(self) -> Columns:
-        outputs = answers(self._view.learners.values(), self._view.public)
+        outputs = client_outputs(self._view.learners.values(), self._view.public)
         measure = partial(self._client_row, outputs=outputs, utility=self._utility_gradients(outputs))
         trained = [client for client in self._view.clients if client in self._half]
         rows = dict(zip(trained, self._view.workers.map(measure, trained), strict=True))
@@ -86,7 +86,7 @@ class Gradients:
         return row
 
     def _objective(self, client: str) -> float:
-        """||grad V_n||^2 at theta^{t,0}, with the weights of the run. r^loc has no gradient there: it is the anchor."""
+        """||grad V_n||^2 at theta^{t,0}, with the run's loss weights. r^loc has no gradient there, at its anchor."""
         start = self._start[client]
         local = gradients(start, self._view.private[client][0], self._local_terms(client, anchor=None))
         shared = self._global_terms(client, self._outputs, self._utility, self._half[client])
@@ -128,7 +128,7 @@ class Gradients:
 
         return terms
 
-    # which terms there are
+    # the terms of the method
 
     def _weight(self, name: str) -> float:
         return float(getattr(self._options, name, 0.0))
@@ -152,7 +152,7 @@ class Gradients:
         return discriminator.utility_grads(outputs, self._view.clients)
 
     def _discriminator_gradient(self, clients: list[str], outputs: Tensor, stray: bool = False) -> Gradient:
-        """The gradient in w of U over the outputs of `clients` (of -U, which has the same size)."""
+        """The gradient of U w.r.t. w over the outputs of `clients` (up to its sign, which does not change its size)."""
         discriminator, roster = self._view.discriminator, self._view.clients
         assert discriminator is not None
         chosen = [roster.index(client) for client in clients]
@@ -174,7 +174,7 @@ class Gradients:
 
 
 def _evaluated(module: nn.Module, x: Tensor) -> Tensor:
-    """The logits of a copy that is no learner, in evaluation mode; nobody trains it, so it may stay there."""
+    """The logits of a copied module in evaluation mode. The copy is never trained, so it stays in that mode."""
     module.eval()
     with torch.no_grad():
         return torch.cat([module(part) for part in torch.split(x, 128)])

@@ -1,4 +1,4 @@
-"""The proxy A-distance: how well a classifier can tell two data sets apart (Ben-David et al. 2007)."""
+"""The proxy A-distance: how well a classifier can tell two datasets apart (Ben-David et al. 2007)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_SAMPLES = 500  # of each side
+MAX_SAMPLES = 500  # of each dataset
 FOLDS = 5
 
 
 def proxy_a_distance(a: NDArray[Any], b: NDArray[Any], seed: int = 0) -> float:
-    """2 * (1 - 2 * error) of a domain classifier on samples it has not seen; 0 = alike, 2 = told apart every time.
+    """2 * (1 - 2 * error) of a domain classifier on held-out samples; 0 = indistinguishable, 2 = always told apart.
 
-    The classifier is a support vector machine with a Gaussian kernel on the inputs. The error is the mean of the two
-    sides' errors, so unequal sizes do not matter. Worse than chance counts as 0. Labels are not looked at.
+    The classifier is a support vector machine with a Gaussian kernel on the inputs. The error is the mean of the errors
+    on the two datasets, so unequal sizes do not matter. Worse than chance counts as 0. Labels are not used.
     """
     from sklearn.metrics import balanced_accuracy_score
     from sklearn.metrics.pairwise import rbf_kernel
@@ -27,7 +27,7 @@ def proxy_a_distance(a: NDArray[Any], b: NDArray[Any], seed: int = 0) -> float:
     x, domain = np.concatenate(sides).astype(np.float64), np.repeat([0, 1], [len(side) for side in sides])
     folds = min(FOLDS, *np.bincount(domain))
     if folds < 2:
-        raise ValueError("a distance between data sets needs at least two samples of each")
+        raise ValueError("a distance between datasets needs at least two samples of each")
     likeness = rbf_kernel(x, gamma=1 / (x.shape[1] * max(x.var(), 1e-12)))  # once, for all folds
     classifier = SVC(kernel="precomputed", class_weight="balanced")
     guesses = cross_val_predict(

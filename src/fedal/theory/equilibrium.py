@@ -1,4 +1,4 @@
-"""Is the game at its equilibrium (Theorem equilibrium)? Then all clients answer alike, and nobody tells them apart."""
+"""Tests for the equilibrium (Theorem equilibrium), where all outputs coincide and no discriminator beats chance."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 from fedal.discriminator import Discriminator
 from fedal.theory.outputs import agreement, distances, zeta
 
-LARGEST_DISTANCE = 0.05  # outputs coincide when no two clients place more than this share of probability differently
+LARGEST_DISTANCE = 0.05  # outputs coincide if no pair of clients has a larger total variation distance
 FRESH_STEPS, FRESH_LR = 300, 3e-3
 
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """What was found on the public set, with the final models."""
+    """Measurements on the public set, with the final models."""
 
     largest_zeta: float
     mean_distance: float  # over pairs of clients
     largest_distance: float
-    agreement: float  # share of samples on which all clients name the same class
+    agreement: float  # share of samples for which all clients predict the same class
     chance: float  # 1 / N
     margin: float  # two standard errors of an accuracy at chance
     discriminator: float | None  # accuracy of the run's own discriminator
-    fresh: float  # accuracy of a newly trained one, on samples that it has not seen
+    fresh: float  # accuracy of a newly trained discriminator on held-out samples
 
     @property
     def outputs_coincide(self) -> bool:
@@ -38,27 +38,27 @@ class Equilibrium:
         return None if self.discriminator is None else self.discriminator <= self.chance + self.margin
 
     @property
-    def told_apart(self) -> bool:
-        """By the fresh discriminator."""
+    def distinguishable(self) -> bool:
+        """Whether the fresh discriminator can tell the clients apart."""
         return self.fresh > self.chance + self.margin
 
     @property
     def verdict(self) -> str:
-        if self.outputs_coincide and not self.told_apart:
-            return "at the equilibrium: the clients' outputs coincide, nobody tells them apart"
+        if self.outputs_coincide and not self.distinguishable:
+            return "at the equilibrium: the clients' outputs coincide and cannot be told apart"
         if self.outputs_coincide:
             return f"near the equilibrium: outputs differ by {self.largest_distance:.1%} at most, but can be told apart"
-        if self.discriminator_at_chance and self.told_apart:
+        if self.discriminator_at_chance and self.distinguishable:
             return "not at the equilibrium: the run's discriminator is at chance, but a fresh one tells clients apart"
-        if self.told_apart:
+        if self.distinguishable:
             return "not at the equilibrium: outputs differ and can be told apart"
-        return "not at the equilibrium: outputs differ, though not in a way that gives their owner away"
+        return "not at the equilibrium: outputs differ, but do not identify their client"
 
 
 def check_equilibrium(
     outputs: Tensor, discriminator: Discriminator | None, roster: Sequence[str], seed: int = 0
 ) -> Equilibrium:
-    """Outputs are those of the roster's members on the same samples, (N, M, K)."""
+    """Tests for the equilibrium. `outputs` are the logits of the roster's clients on the same samples, (N, M, K)."""
     n, m = len(outputs), outputs.shape[1]
     apart = distances(outputs)
     pairs = apart[~torch.eye(n, dtype=torch.bool)]
@@ -69,7 +69,7 @@ def check_equilibrium(
         largest_distance=float(pairs.max()) if len(pairs) else 0.0,
         agreement=agreement(outputs),
         chance=1 / n,
-        # The N answers to one sample are no independent draws: only the samples count.
+        # The N outputs for one sample are not independent draws: only the samples count.
         margin=2 * math.sqrt((1 - 1 / n) / n / held_out),
         discriminator=None if discriminator is None else _accuracy(discriminator, outputs),
         fresh=_fresh_accuracy(outputs, roster, seed),
@@ -77,7 +77,7 @@ def check_equilibrium(
 
 
 def _fresh_accuracy(outputs: Tensor, roster: Sequence[str], seed: int) -> float:
-    """Trained on one half of the samples, tested on the other."""
+    """The accuracy of a new discriminator, trained on one half of the samples and tested on the other."""
     half = outputs.shape[1] // 2
     fresh = Discriminator(roster, outputs.shape[2], lr=FRESH_LR, seed=seed, dtype=outputs.dtype)
     for _ in range(FRESH_STEPS):

@@ -1,7 +1,7 @@
-"""Gradients in a model's parameters: their size, and how far mini-batches stray from the whole (the sigmas).
+"""Gradients w.r.t. a model's parameters: their size, and their variance over mini-batches (the sigmas).
 
-Everything is measured in evaluation mode. There a loss is a mean over samples, so the gradients of mini-batches average
-to the gradient of the whole, as Assumption (Unbiased gradients) asks; in training mode BatchNorm couples the samples.
+Everything is measured in evaluation mode, where a loss is a mean over samples. So the gradients of mini-batches average
+to the full gradient, as Assumption (Unbiased gradients) requires. In training mode, BatchNorm couples the samples.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MAX_BATCHES = 16
 CHUNK = 128
 
 Terms = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
-"""(logits, which samples) -> for each loss its gradient in these logits, of the mean over these samples."""
+"""(logits, sample indices) -> for each loss, the gradient of its mean over these samples w.r.t. the logits."""
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of one loss: over all samples as one flat vector, and the mean squared deviation of mini-batches."""
+    """The gradient of one loss: over all samples, as one flat vector, and its variance over mini-batches."""
 
     whole: Tensor
     variance: float = 0.0
@@ -35,9 +35,9 @@ class Gradient:
 
 
 def gradients(module: nn.Module, x: Tensor, terms: Terms, stream: BatchStream | None = None) -> dict[str, Gradient]:
-    """The gradient of each loss over all of x; with a stream also E ||g_B - g||^2 over up to an epoch of its batches.
+    """The gradient of each loss over all of x; with a stream, also E ||g_B - g||^2 over up to an epoch of its batches.
 
-    With fewer samples than a batch holds, the whole is the batch that training sees, in which samples repeat.
+    If x has fewer samples than a batch, the full gradient is over the batch used in training, which repeats samples.
     """
     everything = torch.arange(len(x)) if stream is None else torch.arange(max(len(x), stream.batch_size)) % len(x)
     whole: dict[str, Tensor] = {}
@@ -47,13 +47,13 @@ def gradients(module: nn.Module, x: Tensor, terms: Terms, stream: BatchStream | 
             whole[name] = whole[name] + share if name in whole else share
     if stream is None:
         return {name: Gradient(vector) for name, vector in whole.items()}
-    strayed = dict.fromkeys(whole, 0.0)
+    deviations = dict.fromkeys(whole, 0.0)
     batches = min(MAX_BATCHES, len(everything) // stream.batch_size)
     for step in range(batches):
         part = torch.from_numpy(stream.indices(step))
         for name, vector in _of_batch(module, x, terms, part).items():
-            strayed[name] += float((vector - whole[name]).square().sum()) / batches
-    return {name: Gradient(vector, strayed[name]) for name, vector in whole.items()}
+            deviations[name] += float((vector - whole[name]).square().sum()) / batches
+    return {name: Gradient(vector, deviations[name]) for name, vector in whole.items()}
 
 
 def _of_batch(module: nn.Module, x: Tensor, terms: Terms, part: Tensor) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
-"""Instruments that ride along with a run: `instruments = ["forgetting", "zeta", "gradients"]` in the config.
+"""Instruments that measure during a run: `instruments = ["forgetting", "zeta", "gradients"]` in the config.
 
-In every round that is recorded they look at three moments: when it begins, when a client ends its local training, and
-when it ends. They change no weight and draw no random number, so a run with them gives the same models as one without;
-only `seconds` grows. `fedal analyse` plays one further round, with all of them on, and throws its models away.
+In every recorded round they measure at three moments: at its start, when a client ends its local training, and at its
+end. They change no weights and draw no random numbers, so the models are bit-identical with and without them; only
+`seconds` increases. `fedal analyse` runs one further round with all of them on and discards its models.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Protocol
 
 from fedal.theory.descent import Gradients
-from fedal.theory.outputs import answers, zeta
+from fedal.theory.outputs import client_outputs, zeta
 from fedal.theory.view import SERVER, Columns, FederationView
 
 
@@ -21,17 +21,17 @@ class Instrument(Protocol):
     """Measures one round at a time."""
 
     def begins(self) -> None:
-        """A round is about to begin."""
+        """Called before a round starts."""
 
     def trained(self, client: str) -> None:
-        """A client has ended its local training. Called in the thread of that client."""
+        """Called when a client has ended its local training, in the thread of that client."""
 
     def ends(self) -> Columns:
-        """The round is over: what was measured in it."""
+        """Called after a round; returns its measurements."""
 
 
 class Forgetting(Instrument):
-    """Accuracy on global data around the local phase, and on own training data around the transfer."""
+    """Accuracy before and after two stages: on global data for local training, on a client's own data for transfer."""
 
     def __init__(self, view: FederationView) -> None:
         self._view = view
@@ -57,8 +57,8 @@ class Forgetting(Instrument):
 
     def _on_own(self, client: str) -> float:
         x, y = self._view.private[client]
-        named = answers([self._view.learners[client]], x)[0].argmax(-1)
-        return float((named == y).double().mean())
+        predicted = client_outputs([self._view.learners[client]], x)[0].argmax(-1)
+        return float((predicted == y).double().mean())
 
 
 class Zeta(Instrument):
@@ -68,7 +68,7 @@ class Zeta(Instrument):
         self._view = view
 
     def ends(self) -> Columns:
-        measured = zeta(answers(self._view.learners.values(), self._view.public))
+        measured = zeta(client_outputs(self._view.learners.values(), self._view.public))
         return {n: {"zeta": float(value)} for n, value in zip(self._view.clients, measured, strict=True)}
 
 
@@ -94,7 +94,7 @@ class Panel:
             instrument.trained(client)
 
     def ends(self) -> Columns:
-        """All that was measured in the round, client by client."""
+        """All measurements of the round, by client."""
         columns: Columns = defaultdict(dict)
         for instrument in self._instruments:
             for client, row in instrument.ends().items():
@@ -103,7 +103,7 @@ class Panel:
 
 
 def mean_over_clients(columns: Columns) -> dict[str, float]:
-    """One row for the whole federation: means over the clients that were measured, and what the server has."""
+    """One row for the whole federation: means over the measured clients, and the server's columns."""
     clients = [row for owner, row in columns.items() if owner != SERVER]
     names = dict.fromkeys(name for row in clients for name in row)
     return {name: fmean(row[name] for row in clients if name in row) for name in names} | columns.get(SERVER, {})

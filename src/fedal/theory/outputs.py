@@ -1,4 +1,4 @@
-"""How far apart the clients' answers on the public set are: zeta_n, and the same in everyday units."""
+"""Distances between the clients' outputs on the public set: zeta_n, and the same in more intuitive units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedal.learners.base import Learner
 from fedal.metrics import EVALUATION_BATCH, divergences
 
 
-def answers(learners: Iterable[Learner], x: Tensor) -> Tensor:
+def client_outputs(learners: Iterable[Learner], x: Tensor) -> Tensor:
     """The logits of every client on the same samples, in evaluation mode.  -> (N, M, K)"""
     return torch.stack(
         [torch.cat([learner.predict(part) for part in torch.split(x, EVALUATION_BATCH)]) for learner in learners]
@@ -24,15 +24,15 @@ def zeta(outputs: Tensor) -> Tensor:
 
 
 def distances(outputs: Tensor) -> Tensor:
-    """The share of probability that two clients place differently, mean over the samples.  (N, M, K) -> (N, N)
+    """The total variation distance between each pair of clients, mean over the samples.  (N, M, K) -> (N, N)
 
-    This is the total variation distance, half of the 1-norm: 0 when they always agree, 1 when they never overlap.
+    It is half of the 1-norm: 0 if the outputs always agree, 1 if they never overlap.
     """
     p = torch.softmax(outputs, -1)
     return torch.stack([(p - mine).abs().sum(-1).mean(-1) / 2 for mine in p])
 
 
 def agreement(outputs: Tensor) -> float:
-    """The share of samples on which all clients name the same class."""
-    named = outputs.argmax(-1)
-    return float((named == named[0]).all(0).double().mean())
+    """The share of samples for which all clients predict the same class."""
+    predicted = outputs.argmax(-1)
+    return float((predicted == predicted[0]).all(0).double().mean())

@@ -1,4 +1,4 @@
-"""Expected losses: of a client on its own and on global data, and of one model trained on everybody's data."""
+"""Expected losses: of a client on its own data and on global data, and of one model trained on the pooled data."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def risk(learner: Learner, x: Tensor, y: Tensor) -> float:
 
 
 def train_reference(config: Config, split: DataSplit, steps: int) -> TorchLearner:
-    """f*, the model with the least loss on everybody's data, approximated: the largest candidate, trained on all.
+    """An approximation of f*, the model with the least loss on the pooled data: the largest candidate, trained on it.
 
-    Any model gives an upper estimate of lambda_n; a better trained one gives a smaller estimate.
+    Any model yields an upper estimate of lambda_n; a better trained one yields a smaller estimate.
     """
     data = split.dataset
     name = largest(split.task.candidates, data.sample_shape, data.n_classes)
     with torch_seeded(config.seed, "weights", "reference"):
         model = build(name, data.sample_shape, data.n_classes)
     learner = TorchLearner(model, TorchSettings(lr=config.lr), seed=config.seed, dtype=dtype_of(config.precision))
-    everybody = np.unique(np.concatenate(list(split.clients.values())))
-    stream = BatchStream(len(everybody), REFERENCE_BATCH, config.seed, "reference")
+    pooled = np.unique(np.concatenate(list(split.clients.values())))
+    stream = BatchStream(len(pooled), REFERENCE_BATCH, config.seed, "reference")
     for step in range(steps):
-        chosen = everybody[stream.indices(step)]
+        chosen = pooled[stream.indices(step)]
         f = learner.logits(torch.as_tensor(data.train_x[chosen], dtype=dtype_of(config.precision)))
         learner.learn(d_cross_entropy(f, torch.as_tensor(data.train_y[chosen])))
     return learner

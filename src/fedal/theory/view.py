@@ -1,4 +1,4 @@
-"""A whole federation, seen from above: what measurements may look at, staged once."""
+"""A view of the whole federation for measurements: all learners and data, staged once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedal.precision import dtype_of
 from fedal.seeding import Indices, philox_key, raw_bits
 
 Columns = dict[str, dict[str, float]]
-"""client -> column -> value: what was measured. What belongs to no client stands under SERVER."""
+"""client -> column -> measured value. Columns that belong to no client are under SERVER."""
 
 SERVER = ""
 
@@ -31,7 +31,7 @@ MAX_SAMPLES = 1024  # of each client's data and of the public set
 
 
 class FederationView:
-    """Everybody's learners and data. Only measurements may look: no client and no server sees any of this together."""
+    """The learners and data of all clients. Only measurements may use it: no client or server sees all of this."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class FederationView:
         self._test_labels = torch.as_tensor(data.test_y, device=config.device)
         self.all_tests = torch.arange(len(data.test_y), device=config.device)
         some = stratified_subset(data.test_y, config.eval_samples, seed)
-        self.some_tests = torch.as_tensor(some, device=config.device)  # what rows are about while a run trains
+        self.some_tests = torch.as_tensor(some, device=config.device)  # used for the rows during training
 
     @property
     def discriminator(self) -> Discriminator | None:
@@ -59,12 +59,12 @@ class FederationView:
         return list(self.learners)
 
     def logic(self, client: str) -> ClientLogic:
-        """A client's half of the method, where it is in this process and in no stack."""
+        """A client's half of the method, if the client is in this process and not in a stack."""
         players = {player.names: player for player in self.federation.players if isinstance(player, LocalPlayer)}
         return players[client,].logic
 
     def test_accuracy(self, learner: Learner, indices: Tensor) -> float:
-        """Of a model on test samples."""
+        """The accuracy of a model on these test samples."""
         return accuracy(learner, self._tests, self._test_labels, indices)
 
     def evaluate_all(self, indices: Tensor) -> Columns:
@@ -72,7 +72,7 @@ class FederationView:
         return dict(zip(self.clients, found, strict=True))
 
     def evaluate(self, client: str, indices: Tensor) -> dict[str, float]:
-        """All that is measured of a client's model on test samples."""
+        """All measurements of a client's model on these test samples."""
         try:
             return evaluate(self.learners[client], self._tests, self._test_labels, indices)
         except FedalError as error:
@@ -94,7 +94,7 @@ class FederationView:
 
     @cached_property
     def public_labels(self) -> Tensor | None:
-        """What nobody in the run knows: the labels of `public`, where the public set was held out of labelled data."""
+        """The labels of `public`, if the public set was held out of labelled data. No role of the run sees them."""
         if self.split.public is None:
             return None
         return torch.as_tensor(self.split.dataset.train_y[self.split.public[self._public]])

@@ -1,6 +1,6 @@
-"""What the paper shows, as data: every table and figure with its settings and the numbers that it prints.
+"""The paper's tables and figures as data, each with its settings and the numbers printed in the paper.
 
-The paper is FedAL, arXiv 2311.16584. Labels are those of its LaTeX source; numbers are (mean, spread) as printed.
+The paper is FedAL, arXiv 2311.16584. Labels are those of its LaTeX source; numbers are (mean, std) as printed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from fedal.data.source import BY_ALPHA
 from fedal.errors import ConfigError
 
 Kind = Literal["scores", "iterations", "seconds", "bytes", "variances", "outputs", "data"]
-"""What the figure shows: final accuracies, accuracy against something, gradient variances, outputs, who owns what."""
+"""What the entry shows: final accuracies, accuracy against an axis, gradient variances, outputs or the data split."""
 
-Number = tuple[float, float]  # mean and spread as the paper prints them
+Number = tuple[float, float]  # mean and std as printed in the paper
 
 FIGURE_ONLY = "figure only"
 
 PARTITION_NOTE = (
-    "partition dirichlet-client-k (alpha / K per class): which reading of its Dirichlet the paper used is open, "
-    "see docs/deviations.md"
+    "partition dirichlet-client-k (alpha / K per class): the paper does not say which form of the Dirichlet partition "
+    "it used, see docs/deviations.md"
 )
 FEDPROTO_NOTE = "the paper's FedProto is its adaptation to unlabelled public data, here fedproto-public"
-TAU_NOTE = "the paper does not state tau of CFD, FCCL, FCCL+, FedAvg, FD and FedMD-LF; the config column has ours"
+TAU_NOTE = "the paper does not state tau for CFD, FCCL, FCCL+, FedAvg, FD and FedMD-LF; the config column shows ours"
 
 
 @dataclass(frozen=True)
 class Column:
-    """One setting of an entry: its name, what it sets, and what the paper prints there for each method."""
+    """One column of an entry: its name, its settings, and the paper's number for each method."""
 
     name: str
     settings: Mapping[str, Any]
@@ -39,14 +39,14 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Miniature:
-    """How an entry is made small, for two cores and minutes."""
+class SmallScale:
+    """The small-scale version of an entry, which takes minutes on two cores."""
 
     settings: Mapping[str, Any]
     seeds: int
-    run_s: float  # about how long one run keeps one core busy: measured on digits and svhn, else guessed from these
+    run_s: float  # approximate core time of one run: measured on digits and svhn, extrapolated elsewhere
     public_share: float = 1.0  # of the paper's public set
-    client_share: float = 0.25  # of the paper's clients, where their number is what a column varies
+    client_share: float = 0.25  # of the paper's clients, where the columns vary their number
     words: str = ""  # what else differs
 
 
@@ -63,38 +63,39 @@ class PaperEntry:
     columns: tuple[Column, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)  # of all columns
     notes: tuple[str, ...] = ()
-    miniature: Miniature | None = None  # on its own data set, where the usual one would show nothing
+    small_scale: SmallScale | None = None  # on its own dataset, where the default would show nothing
 
-    def small_on(self, dataset: str) -> Miniature:
-        """How it is made small on its own data set or on one that stands in for it."""
-        own = self.miniature if dataset == self.dataset else None
-        return own or MINIATURES[dataset]
+    def small_on(self, dataset: str) -> SmallScale:
+        """Its small-scale version on its own dataset or on a substitute."""
+        own = self.small_scale if dataset == self.dataset else None
+        return own or SMALL_SCALES[dataset]
 
 
 WIDE_RESNETS = {"clients": 4, "iterations": 100, "models": ("wrn-10-1", "wrn-16-1"), "eval_samples": 200}
-MINIATURES = {
-    "digits": Miniature(
+SMALL_SCALES = {
+    "digits": SmallScale(
         {"clients": 10, "iterations": 300, "min_samples": 2}, seeds=3, run_s=15, public_share=0.3,
         words="8x8 digits and small models",
     ),
-    "mnist": Miniature({"clients": 10, "iterations": 300}, seeds=1, run_s=100),
-    "svhn": Miniature(
+    "mnist": SmallScale({"clients": 10, "iterations": 300}, seeds=1, run_s=100),
+    "svhn": SmallScale(
         {**WIDE_RESNETS, "accept_unverified": True}, seeds=1, run_s=110, words="without the widest WideResNet",
     ),
-    "cifar10": Miniature(WIDE_RESNETS, seeds=1, run_s=110, words="WideResNets instead of ResNets"),
-    "cinic10": Miniature(WIDE_RESNETS, seeds=1, run_s=110, words="WideResNets instead of ResNets"),
-    "celeba": Miniature({"clients": 4, "iterations": 150, "min_samples": 2}, seeds=1, run_s=225),
+    "cifar10": SmallScale(WIDE_RESNETS, seeds=1, run_s=110, words="WideResNets instead of ResNets"),
+    "cinic10": SmallScale(WIDE_RESNETS, seeds=1, run_s=110, words="WideResNets instead of ResNets"),
+    "celeba": SmallScale({"clients": 4, "iterations": 150, "min_samples": 2}, seeds=1, run_s=225),
 }  # fmt: skip
-# Of a miniature: FCCL's 1000 iterations are a tenth to a third of the paper's runs, and longer than it.
+# Share of a small-scale run spent on pretraining. FCCL's 1000 iterations are a tenth to a third of the paper's runs but
+# longer than a whole small-scale run.
 PRETRAIN_SHARE = 0.2
-STAND_IN = "digits"  # plays in miniatures for a data set that is not installed, and the table says so
-FULL_SEEDS = 3  # the paper does not say how many it has
+STAND_IN = "digits"  # replaces a dataset that is not installed in small-scale runs; the table says so
+FULL_SEEDS = 3  # the paper does not state its number of seeds
 
 BLACK_BOX = ("fedal", "fedmd", "cfd", "fccl", "fccl+")
 
 
 def _alphas(**paper: tuple[Number, Number, Number]) -> tuple[Column, ...]:
-    """alpha 5, 2, 1 at 3000, 5000 and 7000 iterations; `paper` has a number for each."""
+    """Columns for alpha 5, 2 and 1 with 3000, 5000 and 7000 iterations; `paper` has a number for each."""
     return tuple(
         Column(
             f"alpha {alpha:g}",
@@ -113,34 +114,34 @@ ENTRIES: tuple[PaperEntry, ...] = (
     PaperEntry(
         "fig-output-matrix", "fig:fdal_com", "Mean outputs of every client on test samples of class 3", "outputs",
         "svhn", ("fedmd", "fedal"), _alphas(),
-        notes=(PARTITION_NOTE, "the alphas of the figure are not in the paper's text; here 5, 2 and 1"),
-        # After the 100 iterations of the others, models answer hardly anything: the matrices would be pale.
-        miniature=Miniature(
+        notes=(PARTITION_NOTE, "the paper does not state the alphas of this figure; here 5, 2 and 1"),
+        # After the usual 100 iterations the models have hardly learned: the matrices would be nearly uniform.
+        small_scale=SmallScale(
             {"clients": 4, "iterations": 300, "models": "same", "eval_samples": 200, "accept_unverified": True},
-            seeds=1, run_s=190, words="the smallest WideResNet for all",
+            seeds=1, run_s=190, words="the smallest WideResNet for all clients",
         ),
     ),
     PaperEntry(
-        "fig-data", "fig:svhn_data", "Who owns what: clients x classes", "data",
+        "fig-data", "fig:svhn_data", "Data split: clients x classes", "data",
         "svhn", ("partition",), _alphas(),
-        notes=(PARTITION_NOTE, "the chart shows ten clients, as the paper's; the numbers are over all"),
+        notes=(PARTITION_NOTE, "the chart shows ten clients, like the paper's; the numbers cover all clients"),
     ),
     PaperEntry(
         "fig-gradient-variance", "fig:grad", "Variance of the stochastic gradients of each loss", "variances",
         "svhn", ("fedal",),
-        # Text of section Results: all are smaller than 60, those of the new losses (u, rl, rg, n) smaller than 3.
+        # From the text of section Results: all are below 60, those of the new losses (u, rl, rg, n) below 3.
         (Column("alpha 1", {"alpha": 1.0, "iterations": 7000},
                 {"l": "< 60", "k": "< 60", "u": "< 3", "rl": "< 3", "rg": "< 3", "n": "< 3"}),),
         settings={"instruments": ("gradients",)},
         notes=(PARTITION_NOTE, "the paper does not state the alpha of this figure; here 1",
-               "ours is the largest value recorded along a run, mean over clients; docs/theory.md has the formula"),
+               "ours is the largest value recorded during a run, mean over clients; docs/theory.md has the formula"),
     ),
     PaperEntry(
         "fig-mnist", "fig:mnist", "MNIST, accuracy against time", "seconds",
         "mnist", ("fedal", "fedmd", "fedproto-public", "fedavg"), _alphas(),
         settings={"models": "same"},
-        notes=(PARTITION_NOTE, FEDPROTO_NOTE, TAU_NOTE, "the paper's time is that of ten Raspberry Pis on WiFi, "
-               "ours that of this machine; the paper does not state its iterations, here those of its other figures"),
+        notes=(PARTITION_NOTE, FEDPROTO_NOTE, TAU_NOTE, "the paper's times are from ten Raspberry Pis on WiFi, "
+               "ours from this machine; the paper does not state the iterations, here those of its other figures"),
     ),
     PaperEntry(
         "fig-svhn", "fig:svhn", "SVHN, accuracy against iterations", "iterations",
@@ -233,23 +234,23 @@ ENTRIES: tuple[PaperEntry, ...] = (
                 (1000, (0.70, 0.006), (0.75, 0.002)),
             )
         ),
-        notes=(PARTITION_NOTE, "alpha 1 as in the table's caption; the paper's text says 2, its values fit 1"),
+        notes=(PARTITION_NOTE, "alpha 1 as in the table's caption; the paper's text says 2, but its values fit 1"),
     ),
 )  # fmt: skip
 
 
 def find(name: str) -> PaperEntry:
-    """The entry of that name; raises ConfigError with the nearest one."""
+    """The entry with this name; raises ConfigError with the nearest name."""
     for entry in ENTRIES:
         if entry.name == name:
             return entry
     near = difflib.get_close_matches(name.lower().replace("_", "-"), [entry.name for entry in ENTRIES], n=1, cutoff=0.4)
     hint = f"Did you mean {near[0]}? " if near else ""
-    raise ConfigError(f'the paper has no "{name}" here. {hint}`fedal paper list` shows all.')
+    raise ConfigError(f'there is no paper entry "{name}". {hint}`fedal paper list` shows all.')
 
 
 def full_settings(entry: PaperEntry, column: Column) -> dict[str, Any]:
-    """The paper's configuration of one column."""
+    """The paper's settings for one column."""
     paper = describe(entry.dataset).paper
     return {
         "preset": "paper",
@@ -263,18 +264,18 @@ def full_settings(entry: PaperEntry, column: Column) -> dict[str, Any]:
 
 
 def small_settings(entry: PaperEntry, column: Column, dataset: str) -> dict[str, Any]:
-    """The same in miniature, on the entry's own data set or on one that stands in for it."""
-    miniature, settings = entry.small_on(dataset), full_settings(entry, column)
-    small = {**settings, **miniature.settings, "dataset": dataset, "eval_after_local": False}
-    small["public_size"] = round(miniature.public_share * settings["public_size"])
-    if entry.kind == "data":  # costs nothing: the paper's number of clients
+    """The settings of the small-scale version, on the entry's own dataset or on a substitute."""
+    small_scale, settings = entry.small_on(dataset), full_settings(entry, column)
+    small = {**settings, **small_scale.settings, "dataset": dataset, "eval_after_local": False}
+    small["public_size"] = round(small_scale.public_share * settings["public_size"])
+    if entry.kind == "data":  # costs nothing, so it uses the paper's number of clients
         small["clients"] = settings["clients"]
     elif "clients" in column.settings:
-        small["clients"] = round(miniature.client_share * settings["clients"])
+        small["clients"] = round(small_scale.client_share * settings["clients"])
     if "models" in entry.settings:
         small["models"] = entry.settings["models"]
     if not describe(dataset).has_users:
         small["partition"] = "dirichlet-client-k"
-    points = 4 if entry.kind == "variances" else 10  # to measure variances takes as long as many iterations
+    points = 4 if entry.kind == "variances" else 10  # measuring variances takes as long as many iterations
     small["eval_every"] = small["iterations"] // points
     return small

@@ -1,4 +1,4 @@
-"""What playing an entry of the paper comes to: lines that put ours beside the paper's, as CSV and Markdown."""
+"""The outcome of reproducing a paper entry: lines with our numbers next to the paper's, as CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Scale = Literal["small", "full"]
 
 HEADS = ("setting", "what", "ours", "paper", "difference", "spread", "seeds", "config")
 QUANTITIES: dict[Kind, str] = {
-    "variances": "largest variance along the run, mean over clients",
-    "outputs": "probability given to class 3, mean over clients and its test samples",
+    "variances": "largest variance during the run, mean over clients",
+    "outputs": "predicted probability of class 3, mean over clients and the test samples of class 3",
     "data": "effective number of classes (exp of the entropy), mean over clients",
 }
 ACCURACY = "final test accuracy, mean over clients"
@@ -31,15 +31,15 @@ ACCURACY = "final test accuracy, mean over clients"
 
 @dataclass(frozen=True)
 class TableLine:
-    """One line of the table. Without values, `reason` says why there are none."""
+    """One line of the table. If there are no values, `reason` says why."""
 
     setting: str
-    what: str  # a method, a loss, a division of data
+    what: str  # a method, a loss or a partition
     config: str
     values: tuple[float, ...] = ()  # one per seed
     paper: Number | str = FIGURE_ONLY
     reason: str = ""
-    folder: str = ""  # of its runs, seen from the table
+    folder: str = ""  # of its runs, relative to the table
 
     @property
     def ours(self) -> float | None:
@@ -55,7 +55,7 @@ class TableLine:
         return None if self.ours is None or isinstance(self.paper, str) else self.ours - self.paper[0]
 
     def cells(self) -> list[str]:
-        """As the table shows it, in the order of HEADS."""
+        """The cells of the line as shown, in the order of HEADS."""
         paper = self.paper if isinstance(self.paper, str) else f"{self.paper[0]:g} ± {self.paper[1]:g}"
         return [
             self.setting,
@@ -75,12 +75,12 @@ def _shown(value: float | None, how: str) -> str:
 
 @dataclass
 class Outcome:
-    """The lines of an entry's table, and what its figure is drawn from."""
+    """The lines of an entry's table, and the data of its figure."""
 
     entry: PaperEntry
     scale: Scale
-    data: str  # what was played on, in words
-    folder: Path  # of table and figure
+    data: str  # a description of the dataset used
+    folder: Path  # for the table and the figure
     lines: list[TableLine] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     rows: dict[str, list[MethodRuns]] = field(default_factory=dict)  # column -> the rows of its comparison
@@ -89,7 +89,7 @@ class Outcome:
 
     @property
     def title(self) -> str:
-        size = "the paper's setting" if self.scale == "full" else "a miniature, not the paper's setting"
+        size = "the paper's setting" if self.scale == "full" else "a small-scale run, not the paper's setting"
         return f"{self.entry.name} ({self.entry.label}): {self.entry.title}; {size}; on {self.data}"
 
     @property
@@ -101,7 +101,7 @@ class Outcome:
         return not any(line.values for line in self.lines)
 
     def write(self) -> list[Path]:
-        """NAME.csv with all digits and NAME.md as shown."""
+        """Writes NAME.csv with all digits and NAME.md as shown; returns their paths."""
         RunFolder(self.folder).create()
         name = self.entry.name
         return write_texts(self.folder, {f"{name}.csv": self._csv(), f"{name}.md": self._markdown()})
@@ -123,12 +123,12 @@ class Outcome:
         return f"# {self.title}\n\nours: {self.quantity}; spread: standard deviation over seeds\n\n{table}\n\n{notes}\n"
 
 
-def config_words(settings: Mapping[str, Any], method: str | None = None) -> str:
-    """The configuration of a line, as short as it can be read; tau belongs to the method."""
+def config_text(settings: Mapping[str, Any], method: str | None = None) -> str:
+    """A short description of a line's configuration; length and tau only with a method, which sets tau."""
     config = Config(**{**settings, "method": method or "local"})
-    division = str(config.partition) if config.partition == "by-user" else f"{config.partition} {config.alpha:g}"
+    partition = str(config.partition) if config.partition == "by-user" else f"{config.partition} {config.alpha:g}"
     models = config.models if isinstance(config.models, str) else " and ".join(config.models)
-    parts = [config.dataset, f"{len(config.client_names)} clients", division, f"models {models}"]
+    parts = [config.dataset, f"{len(config.client_names)} clients", partition, f"models {models}"]
     parts += [f"|P| {config.public_size}"]
     if method:
         parts += [f"{config.total_rounds * config.tau} iterations", f"tau {config.tau}"]

@@ -1,4 +1,4 @@
-"""What is read off the runs of an entry: accuracies, gradient variances, mean outputs, who owns what."""
+"""Reads an entry's numbers from its runs: accuracies, gradient variances, mean outputs and class counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedal.campaigns.compare import MethodRuns
 from fedal.campaigns.paper.entries import FIGURE_ONLY, Column, Kind
-from fedal.campaigns.paper.outcome import Outcome, TableLine, config_words
+from fedal.campaigns.paper.outcome import Outcome, TableLine, config_text
 from fedal.config import Config
 from fedal.engine.threads import thread_workers
 from fedal.metrics import EVALUATION_BATCH
@@ -31,8 +31,8 @@ Predict = Callable[[torch.Tensor], torch.Tensor]
 def read_lines(
     outcome: Outcome, column: Column, row: MethodRuns, settings: Mapping[str, Any], folder: Path
 ) -> list[TableLine]:
-    """The lines of one method in one column; without runs the reason."""
-    config = config_words(settings, row.method)
+    """The lines of one method in one column, or the reason why it has no runs."""
+    config = config_text(settings, row.method)
     place = f"{folder.name}/{row.method}"
     if not row.runs:
         reason = f"not applicable: {row.not_applicable}"
@@ -73,7 +73,7 @@ READERS: dict[Kind, Callable[[Outcome, Column, MethodRuns], dict[str, list[float
 def output_matrix(run: Run) -> NDArray[np.float64]:
     """Mean probabilities of every client's final model on the test samples of SHOWN_CLASS.  -> (N, K)
 
-    Also writes analysis/output-matrix.json, with those of the models before training, for `fedal report`.
+    Also writes analysis/output-matrix.json for `fedal report`, with the values before and after training.
     """
     config = run.config
     split = restore_split(config, run.folder.partition)
@@ -94,18 +94,18 @@ def _mean_probabilities(predict: Predict, x: torch.Tensor) -> list[float]:
     return [float(p) for p in (torch.stack(parts).sum(0) / len(x)).clamp(0, 1)]
 
 
-def divide(outcome: Outcome, column: Column, settings: Mapping[str, Any], seeds: int) -> TableLine:
-    """Divides the data as the column says, for each seed; the figure shows the first one."""
+def partition_line(outcome: Outcome, column: Column, settings: Mapping[str, Any], seeds: int) -> TableLine:
+    """The line of a partition: splits the data for each seed; the figure shows the split of the first seed."""
     effective = []
     for seed in range(seeds):
         counts = prepare_split(Config(**{**settings, "method": "local", "seed": seed})).class_counts()
         outcome.counts.setdefault(column.name, counts[:SHOWN_CLIENTS])
         effective.append(float(np.exp(_entropies(counts)).mean()))
-    return TableLine(column.name, str(settings["partition"]), config_words(settings), tuple(effective))
+    return TableLine(column.name, str(settings["partition"]), config_text(settings), tuple(effective))
 
 
 def _entropies(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Of the classes of each client, in nats.  (N, K) -> (N,)"""
+    """Entropy of each client's class distribution, in nats.  (N, K) -> (N,)"""
     q = counts / counts.sum(1, keepdims=True)
     entropies: NDArray[np.float64] = -(q * np.log(np.where(q > 0, q, 1.0))).sum(1)
     return entropies

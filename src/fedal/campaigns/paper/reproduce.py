@@ -1,7 +1,7 @@
-"""Plays an entry of the paper: one comparison per column, all of them in one pool, then the lines of its table.
+"""Reproduces a paper entry: one comparison per column, all in one pool, then the lines of its table.
 
-Runs lie in `OUT/SCALE/SETTINGS/METHOD/seed-S`, named by their settings: entries that need the same run share it, and an
-entry that was interrupted continues.
+Runs are stored in `OUT/SCALE/SETTINGS/METHOD/seed-S`. The settings name the folder, so entries that need the same run
+share it, and an interrupted entry resumes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedal.campaigns.compare import plan_comparison
 from fedal.campaigns.job import Job, Watcher
 from fedal.campaigns.paper import entries
 from fedal.campaigns.paper.entries import Column, PaperEntry
-from fedal.campaigns.paper.outcome import Outcome, Scale, TableLine, config_words
+from fedal.campaigns.paper.outcome import Outcome, Scale, TableLine, config_text
 from fedal.campaigns.pool import JobOutcome, run_jobs
 from fedal.data.check import check
 
@@ -32,7 +32,7 @@ def reproduce(
     watch: Watcher = lambda job, event, details: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Plays or completes all runs of an entry. A data set or method that is missing becomes a reason in the lines."""
+    """Runs or resumes all runs of an entry. A missing dataset or method becomes a reason in the lines."""
     dataset, words, problem = choose_data(entry.dataset, scale)
     outcome = Outcome(entry, scale, words, out / scale, notes=[*entry.notes])
     if scale == "small":
@@ -49,21 +49,21 @@ def reproduce(
             whats = column.paper if entry.kind == "variances" else entry.methods
             outcome.lines += [_line_without(column, what, settings[column.name], problem) for what in whats]
     elif entry.kind == "data":
-        from fedal.campaigns.paper.readings import divide
+        from fedal.campaigns.paper.readings import partition_line
 
-        outcome.lines += [divide(outcome, column, settings[column.name], n_seeds) for column in entry.columns]
+        outcome.lines += [partition_line(outcome, column, settings[column.name], n_seeds) for column in entry.columns]
     else:
-        _compare(outcome, settings, n_seeds, partial(run_jobs, at_once=jobs, watch=watch, should_stop=should_stop))
+        _compare(outcome, settings, n_seeds, partial(run_jobs, parallel=jobs, watch=watch, should_stop=should_stop))
     return outcome
 
 
 def choose_data(name: str, scale: Scale) -> tuple[str, str, str]:
-    """The data set to play on for the paper's, how it is called, and what is missing (empty: nothing)."""
+    """The dataset to use for the paper's dataset `name`, its description, and what is missing (empty: nothing)."""
     report = check(name) if data_sources.is_installed(name) else None
     if report is not None and report.ok:
         return name, name, ""
-    if report is not None and scale == "small" and "accept_unverified" in entries.MINIATURES[name].settings:
-        return name, f"{name} (files that are not the publisher's, such as SVHN-40k restored)", ""
+    if report is not None and scale == "small" and "accept_unverified" in entries.SMALL_SCALES[name].settings:
+        return name, f"{name} (files that are not the publisher's, such as the restored SVHN-40k)", ""
     command = data_sources.describe(name).fetch_command()
     state = "is not installed" if report is None else "has files that are not the publisher's"
     if scale == "full":
@@ -72,16 +72,16 @@ def choose_data(name: str, scale: Scale) -> tuple[str, str, str]:
 
 
 def minutes(entry: PaperEntry, dataset: str, cores: int = 2) -> float:
-    """A rough estimate of how long the miniature takes on free cores."""
+    """A rough estimate of the minutes that the small-scale version takes on idle cores."""
     if entry.kind == "data":
         return 1.0
-    miniature = entry.small_on(dataset)
-    measuring = 6 if entry.kind == "variances" else 1  # times the run itself, on svhn
-    return len(entry.methods) * len(entry.columns) * miniature.seeds * miniature.run_s * measuring / cores / 60
+    small_scale = entry.small_on(dataset)
+    measuring = 6 if entry.kind == "variances" else 1  # factor over a plain run, measured on svhn
+    return len(entry.methods) * len(entry.columns) * small_scale.seeds * small_scale.run_s * measuring / cores / 60
 
 
 def folder_name(settings: Mapping[str, Any]) -> str:
-    """Names everything that differs between the runs of one scale."""
+    """The folder of a comparison; it names all settings that differ between the runs of one scale."""
     parts = [settings["dataset"], *(["same"] if settings.get("models") == "same" else [])]
     parts += [f"alpha-{settings.get('alpha', 1.0):g}", f"clients-{settings['clients']}"]
     parts += [f"public-{settings['public_size']}", f"iterations-{settings['iterations']}"]
@@ -89,28 +89,28 @@ def folder_name(settings: Mapping[str, Any]) -> str:
 
 
 def _what_small_means(entry: PaperEntry, dataset: str) -> str:
-    miniature = entry.small_on(dataset)
+    small_scale = entry.small_on(dataset)
     if entry.kind == "data":
-        return f"small means: the data are {dataset}, as they are installed; nothing is trained"
-    settings = {**miniature.settings, **_small_options(entry, dataset)}
+        return f"small means: the dataset is {dataset} as installed; nothing is trained"
+    settings = {**small_scale.settings, **_small_options(entry, dataset)}
     if "models" in entry.settings:
         settings["models"] = entry.settings["models"]
     shown = [f"{key} {' and '.join(value) if isinstance(value, tuple) else value}" for key, value in settings.items()]
-    shown += [f"|P| times {miniature.public_share:g}"] if miniature.public_share != 1 else []
-    shown += [f"clients times {miniature.client_share:g}"] if "clients" in entry.columns[0].settings else []
-    shown += [miniature.words] if miniature.words else []
+    shown += [f"|P| times {small_scale.public_share:g}"] if small_scale.public_share != 1 else []
+    shown += [f"clients times {small_scale.client_share:g}"] if "clients" in entry.columns[0].settings else []
+    shown += [small_scale.words] if small_scale.words else []
     return (
-        f"small means: {', '.join(shown)}; where the paper prints numbers, the differences are between two settings: "
+        f"small means: {', '.join(shown)}; differences from the paper's numbers are differences between two settings: "
         "compare the order of the methods, not the numbers"
     )
 
 
 def _small_options(entry: PaperEntry, dataset: str) -> dict[str, Any]:
-    """The options of miniatures that a method of the entry has."""
+    """The options of small-scale runs that at least one method of the entry has."""
     settings = entry.small_on(dataset).settings
     known = {key for name in _installed(entry) for key in known_methods.get(name).options.model_fields}
     options: dict[str, Any] = {"pretrain_iterations": round(entries.PRETRAIN_SHARE * settings["iterations"])}
-    if isinstance(settings.get("models"), tuple):  # the data set's largest candidate would take most of the time
+    if isinstance(settings.get("models"), tuple):  # the dataset's largest candidate would take most of the time
         options["server_model"] = settings["models"][-1]
     return {key: value for key, value in options.items() if key in known}
 
@@ -120,16 +120,16 @@ def _installed(entry: PaperEntry) -> list[str]:
 
 
 def _line_without(column: Column, what: str, settings: Mapping[str, Any], reason: str) -> TableLine:
-    return TableLine(column.name, what, config_words(settings), (), column.paper.get(what, entries.FIGURE_ONLY), reason)
+    return TableLine(column.name, what, config_text(settings), (), column.paper.get(what, entries.FIGURE_ONLY), reason)
 
 
 def _compare(
     outcome: Outcome,
     settings: Mapping[str, dict[str, Any]],
     seeds: int,
-    play_all: Callable[[Sequence[Job]], Sequence[JobOutcome]],
+    run_all: Callable[[Sequence[Job]], Sequence[JobOutcome]],
 ) -> None:
-    """Plays the comparisons of all columns and reads the lines off them. `settings` are those of each column."""
+    """Runs the comparisons of all columns and adds their lines. `settings` maps each column to its settings."""
     from fedal.campaigns.paper.readings import read_lines
 
     entry = outcome.entry
@@ -139,7 +139,7 @@ def _compare(
         options = _small_options(entry, each["dataset"]) if outcome.scale == "small" else {}
         path, label = outcome.folder / folder_name(each), name if len(settings) > 1 else ""
         plans.append(plan_comparison(installed, seeds, path, {**each, **options}, label))
-    ended = iter(play_all([job for plan in plans for job in plan.all_jobs]))
+    ended = iter(run_all([job for plan in plans for job in plan.all_jobs]))
     for column, plan in zip(entry.columns, plans, strict=True):
         found = plan.conclude([next(ended) for _ in plan.all_jobs])
         outcome.rows[column.name] = found.rows

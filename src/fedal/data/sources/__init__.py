@@ -1,4 +1,4 @@
-"""The data sets fedal knows by name: one file each, listed by hand."""
+"""The built-in datasets, one file each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES: dict[str, Source] = {
 
 
 def find(name: str) -> Source:
-    """The source of this name, or an error with the nearest one."""
+    """The source with this name; raises DataError with the nearest name."""
     if name in SOURCES:
         return SOURCES[name]
-    raise DataError(f"unknown data set {name!r}. {did_you_mean(name, SOURCES)}Known: {', '.join(SOURCES)}.")
+    raise DataError(f"unknown dataset {name!r}. {did_you_mean(name, SOURCES)}Known: {', '.join(SOURCES)}.")

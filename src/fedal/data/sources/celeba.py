@@ -1,10 +1,10 @@
 """CelebA: faces of celebrities, target Smiling; every celebrity is a user, as in LEAF.
 
 As in LEAF: celebrities with at least 5 images, 84x84 colour, each celebrity's images split 90/10 into training and
-test. LEAF squeezes the whole 178x218 picture into the square; here the centre 178x178 is scaled to 84x84, which keeps
-the shape of the face. The global test set is the union of what was held out.
+test. LEAF squeezes the whole 178x218 image into the square; here the centre 178x178 is scaled to 84x84, which keeps
+the proportions of the face. The global test set is the union of all held-out images.
 
-The publisher has no checksum for the single images, so they are verified by their number and the lists by checksum.
+The publisher has no checksums of single images, so the images are verified by number and the lists by checksum.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ MEAN = STD = (0.5, 0.5, 0.5)
 
 
 def read(root: Path, max_users: int | None = None) -> Arrays:
-    """Decodes at most `max_users` celebrities, in the order of their numbers (which mean nothing)."""
+    """Decodes the images of at most `max_users` celebrities, in the order of their (arbitrary) numbers."""
     smiling = _read_target(root / ATTRIBUTES.path)
     images_of = _read_identities(root / IDENTITIES.path)
     celebrities = sorted(user for user, images in images_of.items() if len(images) >= MIN_IMAGES)
     if not celebrities:
-        raise DataError(f"{root / IDENTITIES.path}: no celebrity has {MIN_IMAGES} images or more. Get the file again.")
+        raise DataError(
+            f"{root / IDENTITIES.path}: no celebrity has {MIN_IMAGES} images or more. Download the file again."
+        )
     train: list[tuple[str, int]] = []  # image and user
     test: list[tuple[str, int]] = []
     for user in celebrities[:max_users]:
@@ -57,7 +59,7 @@ def _read_target(path: Path) -> dict[str, int]:
     lines = _lines(path)
     header = lines[1].split() if len(lines) > 1 else []
     if TARGET not in header:
-        raise DataError(f"{path}: its second line does not name the attribute {TARGET}. Get the file again.")
+        raise DataError(f"{path}: its second line does not name the attribute {TARGET}. Download the file again.")
     column = 1 + header.index(TARGET)
     values = {"-1": 0, "1": 1}
     target = {}
@@ -86,7 +88,7 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="ascii").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not a text file ({error}). Get the file again.") from error
+        raise DataError(f"{path}: not a text file ({error}). Download the file again.") from error
 
 
 def _decode(folder: Path, names: list[str]) -> Floats:
@@ -97,7 +99,7 @@ def _decode(folder: Path, names: list[str]) -> Floats:
 
 
 def users_needed(clients: int, public_samples: int) -> int:
-    """One celebrity per client and as many again, and enough for the public set: decoding more takes minutes."""
+    """Two celebrities per client, plus enough for the public set: decoding more takes minutes."""
     return 2 * clients + public_samples // 10
 
 
@@ -116,8 +118,8 @@ CELEBA = Source(
     users_needed=users_needed,
     has_users=True,
     by_hand=(
-        "The publisher gives CelebA out by hand only: see the CelebA page of the Multimedia Laboratory, CUHK "
-        f"(mmlab.ie.cuhk.edu.hk/projects/CelebA.html). Put {ATTRIBUTES.path} and {IDENTITIES.path} and the unpacked "
+        "CelebA must be downloaded by hand: see the CelebA page of the Multimedia Laboratory, CUHK "
+        f"(mmlab.ie.cuhk.edu.hk/projects/CelebA.html). Put {ATTRIBUTES.path}, {IDENTITIES.path} and the unpacked "
         f"folder {IMAGES.path} (from img_align_celeba.zip) into {{root}}, then type: fedal data check celeba"
     ),
 )

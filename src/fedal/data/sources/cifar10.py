@@ -1,6 +1,6 @@
-"""CIFAR-10: 32x32 colour images of ten kinds of things, in the binary or the Python (pickle) version.
+"""CIFAR-10: 32x32 colour images of ten classes, in the binary or the Python (pickle) version.
 
-Pickles can run code when they are opened. These are opened by an unpickler that knows NumPy arrays and nothing else.
+Pickles can run code when they are loaded. These are loaded by an unpickler that allows only NumPy arrays.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ARCHIVE = File("cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530")
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Opens pickles made of plain values and NumPy arrays; any other name in them is refused, never imported."""
+    """Loads pickles of plain values and NumPy arrays; any other name in them is rejected, never imported."""
 
     _RECONSTRUCT = np.empty(0).__reduce__()[0]
     _ALLOWED = {  # noqa: RUF012 (a constant)
@@ -53,7 +53,7 @@ class ArrayUnpickler(pickle.Unpickler):
         try:
             return self._ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed") from None
+            raise pickle.UnpicklingError(f"it imports {module}.{name}, which is not allowed") from None
 
 
 def _parse_binary(content: bytes) -> tuple[Pixels, Ints]:
@@ -67,7 +67,7 @@ def _parse_pickle(content: bytes) -> tuple[Pixels, Ints]:
     batch = ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
     data, labels = batch["data"], np.asarray(batch["labels"])
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or labels.dtype.kind not in "iu":
-        raise ValueError("data is not uint8 or labels are not whole numbers")
+        raise ValueError("data is not uint8 or labels are not integers")
     if labels.shape != data.shape[:1]:
         raise ValueError(f"{len(data)} images and {labels.size} labels")
     return data.reshape(-1, 3, 32, 32), labels.astype(np.int64)
@@ -94,7 +94,7 @@ def _layout(files: tuple[File, ...], parse: Callable[[bytes], tuple[Pixels, Ints
 
 CIFAR10 = Source(
     name="cifar10",
-    summary="photographs of ten kinds of things, 32x32 colour",
+    summary="photographs of ten classes of objects, 32x32 colour",
     n_classes=10,
     sample_shape=(3, 32, 32),
     train_samples=50_000,

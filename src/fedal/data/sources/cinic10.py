@@ -1,7 +1,7 @@
 """CINIC-10: CIFAR-10's classes with images from ImageNet added, as folders of PNG files.
 
 `train` and `test` are used, 90,000 images each; the `valid` part is not. The publisher gives a checksum for the
-archive but none for the single images, so what lies in the folder is verified by the official counts.
+archive but none for single images, so the folders are verified by the official counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ARCHIVE = File("CINIC-10.tar.gz", "md5:6ee4d0c996905fe93221de577967a372")
 
 
 def _read_split(folder: Path) -> tuple[Floats, Ints]:
-    """Classes in alphabetical order, files in the order of their names: the same everywhere."""
+    """Reads classes in alphabetical order and files in the order of their names: the same on every machine."""
     paths = [sorted((folder / label).glob("*.png")) for label in CLASSES]
     labels = np.repeat(np.arange(len(CLASSES)), [len(of_class) for of_class in paths])
     images = np.empty((len(labels), 3, 32, 32), np.uint8)

@@ -1,4 +1,4 @@
-"""digits: 1,797 handwritten digits of 8x8 pixels that scikit-learn carries in its package. The embedded default.
+"""digits: 1,797 handwritten digits of 8x8 pixels, shipped with scikit-learn. The default, which needs no download.
 
 Publisher: UCI, Optical Recognition of Handwritten Digits (its test part). There is no official split; here every
 fifth image, starting with the first, is a test image.
@@ -24,7 +24,7 @@ MEAN, STD = 0.3052, 0.3763  # of the 1,437 training images after division by 16
 
 
 def read(root: Path) -> Arrays:
-    """Pixels 0..16 become (pixel / 16 - MEAN) / STD."""
+    """Reads the table; pixels 0..16 become (pixel / 16 - MEAN) / STD."""
     path = root / CSV.path
     try:
         table = np.loadtxt(path, delimiter=",", dtype=np.float32)
@@ -37,13 +37,13 @@ def read(root: Path) -> Arrays:
 
 
 def _package_folder() -> Path:
-    """Where scikit-learn is installed, without importing it: that would take over a second."""
+    """The folder of scikit-learn, found without importing it, which would take over a second."""
     from importlib.util import find_spec
 
     spec = find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise DataError(
-            "digits: scikit-learn, which carries this data set, is not installed. Type: pip install scikit-learn"
+            "digits: scikit-learn, which contains this dataset, is not installed. Type: pip install scikit-learn"
         )
     return Path(spec.submodule_search_locations[0])
 

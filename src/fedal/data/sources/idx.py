@@ -1,6 +1,6 @@
 """MNIST and Fashion-MNIST: the publishers' idx files, gzipped as published or already unpacked.
 
-An idx file is a big-endian header (type, number of dimensions, one length per dimension) and the bytes themselves.
+An idx file is a big-endian header (type, number of dimensions, one length per dimension) followed by the bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FASHION_CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sanda
 
 
 def parse_idx(content: bytes, n_dimensions: int) -> Pixels:
-    """The array in an idx file of unsigned bytes; raises ValueError where the content is anything else."""
+    """The array in an idx file of unsigned bytes; raises ValueError if the content is anything else."""
     header_bytes = 4 + 4 * n_dimensions
     if len(content) < header_bytes:
         raise ValueError(f"{len(content)} bytes, too short for a header")
@@ -36,7 +36,7 @@ def parse_idx(content: bytes, n_dimensions: int) -> Pixels:
         raise ValueError(f"starts with {magic:#010x}, expected {0x0800 + n_dimensions:#010x}")
     expected = header_bytes + int(np.prod(shape, dtype=np.int64))
     if len(content) != expected:
-        raise ValueError(f"{len(content):,} bytes, but its header announces {expected:,}")
+        raise ValueError(f"{len(content):,} bytes, but its header says {expected:,}")
     return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
 
 
@@ -57,7 +57,8 @@ def _read(root: Path, *, suffix: str, mean: float, std: float) -> Arrays:
 
 
 def _source(url: str, mean: float, std: float, files: Sequence[tuple[str, int, str]], **facts: Any) -> Source:
-    """`files`: for each of NAMES the checksum and size of the packed file, and the checksum of the unpacked one."""
+    """A source of idx files. `files` has, for each of NAMES, checksum and size of the packed file and checksum of the
+    unpacked one."""
     rows = list(zip(NAMES, files, UNPACKED_BYTES, strict=True))
     packed = tuple(File(f"{name}.gz", f"md5:{md5}", size) for name, (md5, size, _), _ in rows)
     plain = tuple(File(name, f"md5:{md5}", size) for name, (_, _, md5), size in rows)

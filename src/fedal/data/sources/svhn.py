@@ -28,7 +28,7 @@ def _read_split(path: Path) -> tuple[Floats, Ints]:
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
         raise DataError(f"{path}: X is {images.dtype} of shape {images.shape}; expected uint8 of shape (32, 32, 3, n).")
     if labels.dtype.kind not in "iu" or labels.size == 0 or labels.min() < 1 or labels.max() > 10:
-        raise DataError(f"{path}: y is {labels.dtype} with values outside 1..10; expected whole numbers 1..10.")
+        raise DataError(f"{path}: y is {labels.dtype} with values outside 1..10; expected integers 1..10.")
     y = labels.astype(np.int64) % 10  # the digit 0 is stored as 10
     return normalise(images.transpose(3, 2, 0, 1), MEAN, STD), y
 
