@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import fedal
 from fedal import methods
-from fedal.cli.options import Said, takes_settings
+from fedal.cli.options import GivenSettings, takes_settings
 from fedal.config import Config
 from fedal.facts import Changes, facts_of, setting, told_to_sites, without_effect
 from fedal.methods.client import ClientLogic
@@ -88,20 +88,20 @@ def test_a_new_setting_makes_another_run_unless_it_changes_nothing(changes: Chan
 
 def test_a_new_setting_is_an_option_of_every_command_with_settings() -> None:
     model = scratch(sites=False, changes="weights", option=True)
-    heard: list[Said] = []
+    received: list[GivenSettings] = []
     app = typer.Typer()
 
     @app.command()
     @takes_settings(model=model, without=["seed"])
-    def command(*, before: int = 1, said: Said, after: int = 2) -> None:
-        """Listens."""
-        heard.append(said)
+    def command(*, before: int = 1, given: GivenSettings, after: int = 2) -> None:
+        """Collects its settings."""
+        received.append(given)
 
     words = ["--fresh-air", "0.25", "--clients", "3", "--set", "tau=2"]
     answer = CliRunner().invoke(app, words, catch_exceptions=False)
     assert answer.exit_code == 0
-    assert heard[0].values == heard[0].settings() == {"fresh_air": 0.25, "clients": 3, "tau": 2}
-    assert model(**heard[0].settings()).model_dump()["fresh_air"] == 0.25
+    assert received[0].values == received[0].settings() == {"fresh_air": 0.25, "clients": 3, "tau": 2}
+    assert model(**received[0].settings()).model_dump()["fresh_air"] == 0.25
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
     places = [shown.index(word) for word in ("--before", "--method", "How fresh. [default: (0.5)]", "--set", "--after")]
     assert places == sorted(places)
@@ -111,18 +111,18 @@ def test_a_new_setting_is_an_option_of_every_command_with_settings() -> None:
 
 def test_options_are_read_as_the_type_of_their_setting() -> None:
     """`clients` is a number or tables, `models` text or a list: a word on the command line can only be the first."""
-    heard: list[Said] = []
+    received: list[GivenSettings] = []
     app = typer.Typer()
-    app.command()(takes_settings()(heard_by(heard)))
+    app.command()(takes_settings()(collected_in(received)))
     words = ["--clients", "3", "--models", "a,b", "--alpha", "1", "--engine", "ray", "--rounds", "2"]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
-    assert heard[0].values == {"clients": 3, "models": "a,b", "alpha": 1.0, "engine": "ray", "rounds": 2}
-    assert [type(value) for value in heard[0].values.values()] == [int, str, float, int, str]
+    assert received[0].values == {"clients": 3, "models": "a,b", "alpha": 1.0, "engine": "ray", "rounds": 2}
+    assert [type(value) for value in received[0].values.values()] == [int, str, float, int, str]
 
 
-def heard_by(heard: list[Said]) -> Any:
-    def command(said: Said) -> None:
-        heard.append(said)
+def collected_in(received: list[GivenSettings]) -> Any:
+    def command(given: GivenSettings) -> None:
+        received.append(given)
 
     return command
 
