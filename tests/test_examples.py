@@ -82,7 +82,7 @@ def test_a_jax_client_joins_and_everybody_gains(tmp_path: Path) -> None:
 def test_scikit_learn_clients_join_and_everybody_gains(tmp_path: Path) -> None:
     output = run_example("sklearn_client.py", tmp_path)
     assert better_together(output)
-    assert "200 trees are kept" in output
+    assert "200 trees, saved as arrays" in output
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

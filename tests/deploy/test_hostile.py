@@ -119,7 +119,7 @@ KINDS: dict[str, tuple[Callable[[pb.Upload], Any], str]] = {
     "a second hello": (instead(pb.FromSite(hello=pb.Hello(site="client-01"))), Code.UNEXPECTED),
     "an empty message": (instead(pb.FromSite()), Code.UNEXPECTED),
     "the end of another round": (instead(pb.FromSite(done=pb.Done(round=7))), Code.WRONG_INCARNATION),
-    "bytes that are no message": (instead(b"\xff" * 64), Code.NOT_A_MESSAGE),
+    "bytes that are not a message": (instead(b"\xff" * 64), Code.NOT_A_MESSAGE),
     "a pickle": (instead(b"cos\nsystem\n(S'true'\ntR."), Code.NOT_A_MESSAGE),
     "a megabyte": (instead(b"\0" * (1 << 20)), "RESOURCE_EXHAUSTED"),
 }

@@ -161,7 +161,7 @@ def a_pickle(folder: Path) -> None:
 
 UNUSABLE: dict[str, tuple[Callable[[Path], None], str]] = {
     "garbage": (garbage, "Copy the folder again"),
-    "the key of another": (key_of_another, "does not belong"),
+    "the key of another": (key_of_another, "does not match"),
     "expired": (expired, "valid from"),
     "missing": (missing, "cannot be read"),
     "a pickle": (a_pickle, "Copy the folder again"),

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from deployments import SITES, Rehearsal, Stranger, grpc, wait_for
-from fedal.deploy.channel import ask_status, open_channel, refuse_plain_text_abroad
+from fedal.deploy.channel import ask_status, open_channel, refuse_remote_plain_text
 from fedal.deploy.pki import authority as certs
 from fedal.deploy.pki.authority import ExtendedKeyUsageOID, NameOID, ec, hashes, serialization, x509
 from fedal.deploy.refusals import Code
@@ -223,7 +223,7 @@ def test_the_status_is_for_the_operator_and_the_sites(scene: Any) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:7443", "192.0.2.1:7443", "example.org:7443", "[::]:7443"])
 def test_plain_text_beyond_loopback_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="loopback"):
-        refuse_plain_text_abroad(address)
+        refuse_remote_plain_text(address)
 
 
 def test_keys_are_readable_by_their_owner_only(scene: Any) -> None:
