@@ -279,7 +279,7 @@ def main() -> None:
 
     import fedal
 
-    assert Path(fedal.__file__).is_relative_to(source), f"fedal is that of {fedal.__file__}, not of {source}"
+    assert Path(fedal.__file__).is_relative_to(source), f"imported {fedal.__file__}, expected fedal from {source}"
     assert fedal.run and fedal.Config and fedal.resume  # imported now
     (folder / "digests.json").write_text(json.dumps(play_all(folder)))
 

@@ -152,7 +152,7 @@ def test_a_strange_output_matrix_is_a_warning(tmp_path: Path, matrices: object) 
     path = write_run(tmp_path / "a")
     (path / "analysis").mkdir()
     (path / "analysis" / "output-matrix.json").write_text(json.dumps(matrices))
-    assert "is no table of probabilities" in write_report([path])[1][0]
+    assert "is not a table of probabilities" in write_report([path])[1][0]
 
 
 def test_the_way_to_a_target_is_in_the_embedded_data(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_report_goes_where_it_is_asked_to(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").exists()
     answer = fedal("report", path, "--out", tmp_path / "missing" / "page.html")
     assert answer.code == 2
-    assert "there is no such folder" in answer.err
+    assert "no such folder" in answer.err
 
 
 def test_text_can_be_read_in_both_themes() -> None:

@@ -20,9 +20,9 @@ def test_a_server_folder_gives_no_warnings_and_shows_the_accuracy_on_own_data(tm
     assert "NaN" not in text.split("<script")[0]
     assert "has the highest final accuracy on own test data: <strong>0.6500</strong>, mean over 2 of 3 sites" in text
     assert "Final models on the test data of their own sites" in text
-    assert "each site&#x27;s own test data, which stay there" in text
+    assert "each site&#x27;s own test data, which never leave it" in text
     assert "The sites keep their data" in text
-    assert "models: known to the sites alone" in text
+    assert "models: known only to the sites" in text
 
 
 def test_who_took_part_and_what_each_sent_is_shown(tmp_path: Path) -> None:
