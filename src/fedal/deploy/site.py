@@ -208,7 +208,7 @@ class Site:
             self._save(self._rounds)
         if self._begin.report:
             value = self._in.own_accuracy()
-            self._notify(f"round {self._rounds} of {self._in.rounds}: own test accuracy {value:.4f}")
+            self._notify(f"round {self._rounds} of {self._in.rounds}: local test accuracy {value:.4f}")
             if self._plan.share_metrics:
                 done.metrics["test_accuracy"] = value
         return done

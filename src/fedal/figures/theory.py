@@ -14,7 +14,7 @@ from fedal.records.statistics import Row
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 SIGMA_WORDS = {  # tick labels, one entry per line
-    "l": ("own", "labels"),
+    "l": ("private", "labels"),
     "k": ("others'", "mean"),
     "u": ("adver-", "sarial"),
     "rl": ("keep,", "local"),
@@ -24,7 +24,7 @@ SIGMA_WORDS = {  # tick labels, one entry per line
 SIGMA_COLOURS = dict(zip(SIGMAS, COLOURS, strict=False))
 VARIANCE = r"$\mathbb{E}\,\Vert g_B - g\,\Vert^2$"
 PARTS = {  # terms of a bound: label and colour
-    "risk": ("loss on own data", "#4C78A8"),
+    "risk": ("loss on private data", "#4C78A8"),
     "disagreement": ("disagreement ζ", ORANGE),
     "distance": ("distance between data", GREEN),
     "joint_loss": ("joint loss λ", PINK),
@@ -193,7 +193,7 @@ def draw_equilibrium(study: Analysis) -> Any:
 
 
 def draw_forgetting(study: Analysis) -> Any:
-    """The effect of local training on accuracy on global data, and of the transfer on accuracy on own data.
+    """The effect of local training on accuracy on global data, and of the transfer on accuracy on private data.
 
     Shown over the run if it was recorded, else before and after one further round.
     """
@@ -201,7 +201,7 @@ def draw_forgetting(study: Analysis) -> Any:
         return None
     stages = {
         "accuracy on global data": ("local training", "global_before_local", "global_after_local"),
-        "accuracy on own data": ("transfer", "own_before_transfer", "own_after_transfer"),
+        "accuracy on private data": ("transfer", "own_before_transfer", "own_after_transfer"),
     }
     figure, axes = blank(9, 3.8, 2)
     for panel, (what, (stage, before, after)) in zip(axes, stages.items(), strict=True):

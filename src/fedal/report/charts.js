@@ -253,11 +253,11 @@ baseline.addEventListener("change", () => fill("difference-table", data.differen
 const theme = document.getElementById("theme"), root = document.documentElement;
 const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
-const tell = () => theme.setAttribute("aria-pressed", String(isDark()));
+const updatePressed = () => theme.setAttribute("aria-pressed", String(isDark()));
 theme.hidden = false;
-theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; tell(); });
-prefersDark.addEventListener("change", tell);
-tell();
+theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; updatePressed(); });
+prefersDark.addEventListener("change", updatePressed);
+updatePressed();
 
 let width = 0;
 new ResizeObserver(() => {

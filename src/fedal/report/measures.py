@@ -49,7 +49,7 @@ SERVER = Measure(
     "How often the server's own model is right, if the method trains one.",
 )  # fmt: skip
 OWN = Measure(
-    "own_test_accuracy", "accuracy on own test data", "each site's own", OWN_TESTS,
+    "own_test_accuracy", "accuracy on local test data", "each site's own", OWN_TESTS,
     "mean over the sites that share it, then over seeds",
     "How often the models of a deployed federation are right on their own site's data. The server has no test data, "
     "so accuracy across sites is unknown.",
@@ -100,7 +100,7 @@ FORGOTTEN_GLOBAL = Measure(
     "Below 0, training on its own data makes a client forget the others' classes.", "points",
 )  # fmt: skip
 FORGOTTEN_OWN = Measure(
-    "own_change", "change on own data", "each client's own", "each client's own training data",
+    "own_change", "change on private data", "each client's own", "each client's private training data",
     "accuracy after the transfer minus before it, mean over clients and seeds",
     "Below 0, learning from others makes a client forget its own data.", "points",
 )  # fmt: skip
