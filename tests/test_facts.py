@@ -156,7 +156,7 @@ def test_a_site_decides_what_is_the_sites_also_among_options(custom_method: str)
     told = {"method": custom_method, "options": {"strength": 2.0}}
     assert checked_settings(json.dumps(told)).options.model_dump()["strength"] == 2.0
     told["options"] = {"cache": "here"}
-    with pytest.raises(Refused, match="'cache', which is this site's to decide") as refused:
+    with pytest.raises(Refused, match="'cache', which only the site may set") as refused:
         checked_settings(json.dumps(told))
     assert refused.value.code == Code.SETTINGS
 
