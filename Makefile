@@ -1,13 +1,13 @@
-# demo, quick, test, check, bench: what a person types. Each sets up .venv by itself when it is missing or stale.
+# Main targets: demo, quick, test, check, bench. Each sets up .venv if it is missing or outdated.
 PYTHON ?= python3.11
 BIN := .venv/bin
 USE := .venv/.installed-to-use
 WORK := .venv/.installed-to-work
-# --no-compile: Python compiles what is imported when it is first imported, and has to keep that for the next process;
-# all of torch in advance takes half a minute.
+# --no-compile: compiling all of torch in advance takes half a minute. Python compiles modules on their first import
+# instead, and must be allowed to cache the result.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
-# Two files at a time: many tests wait for processes or deadlines. Tests of a file share what they set up.
+# Two files in parallel, because many tests wait for processes or deadlines. Tests in one file share fixtures.
 TEST := $(BIN)/python -m pytest -n 2 --dist loadfile -m
 
 .PHONY: demo quick test check lint format soak bench clean

@@ -1,1 +1,1 @@
-"""Speed, measured as a ratio to the naive loop in the same run. Absolute times depend on the machine and its guests."""
+"""Speed, as a ratio to the naive loop in the same run. Absolute times depend on the machine and its load."""

@@ -1,10 +1,10 @@
-"""`make bench`: races the engine against the naive loop and measures what surrounds it.
+"""`make bench`: benchmarks the engine against the naive loop, and measures scaling, evaluation and start-up.
 
-One process, interleaved repeats, medians. The naive loop runs with torch's default threads and with one; ratios are to
-the better of the two. Writes benchmarks/results.json and the generated part of docs/performance.md; what is measured
-alone (`--only`) replaces its own part of the results and leaves the others.
+One process, interleaved repeats, medians. The naive loop runs with torch's default threads and with one; ratios are
+relative to the faster of the two. Writes benchmarks/results.json and the generated part of docs/performance.md.
+`--only` measures some parts and leaves the other results as they are.
 
-`--against COMMIT` measures that commit and this tree alternately instead, and writes nothing: see against.py.
+`--against COMMIT` instead measures that commit and this tree alternately, and writes nothing: see against.py.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def machine() -> dict[str, Any]:
     }
 
 
-def race(workload: Workload, repeats: int) -> dict[str, Any]:
+def benchmark(workload: Workload, repeats: int) -> dict[str, Any]:
     if "resnet34" in workload.models:
         repeats = 1  # minutes each
     return {
         "peak_gflops": engine_vs_naive.measured_peak(),
-        **engine_vs_naive.race(workload, repeats),
+        **engine_vs_naive.benchmark(workload, repeats),
         "fp64_difference": engine_vs_naive.check_equal(workload),
     }
 
 
 def parts(repeats: int) -> dict[str, Callable[[], Any]]:
-    measurements: dict[str, Callable[[], Any]] = {w.name: lambda w=w: race(w, repeats) for w in WORKLOADS}  # type: ignore[misc]
+    measurements: dict[str, Callable[[], Any]] = {w.name: lambda w=w: benchmark(w, repeats) for w in WORKLOADS}  # type: ignore[misc]
     return measurements | {
-        f"{LENET.name} under load": lambda: engine_vs_naive.race_under_load(LENET, repeats),
+        f"{LENET.name} under load": lambda: engine_vs_naive.benchmark_under_load(LENET, repeats),
         "scaling": scaling.measure,
         "operators": lambda: {w.name: operators.operator_shares(w) for w in WORKLOADS},
         "engine share": lambda: {w.name: engine_share.engine_share(w) for w in WORKLOADS[:2]},
@@ -64,21 +64,21 @@ def as_markdown(results: dict[str, Any]) -> str:
     here = results["machine"]
     lines = [
         f"{here['cores']} cores, {here['cpu_capability']}, torch {here['torch']}; medians of interleaved repeats.",
-        "" if here["bf16"] else "This processor has no bf16 arithmetic, so bf16 is not raced here.",
+        "" if here["bf16"] else "This processor has no bf16 arithmetic, so bf16 is not measured here.",
         "",
-        "| workload | contender | ms per iteration | ratio to the better naive | GFLOP/s | share of peak |",
+        "| workload | variant | ms per iteration | ratio to the better naive | GFLOP/s | share of peak |",
         "|---|---|---|---|---|---|",
     ]
-    races_ = {name: row for name, row in results.items() if isinstance(row, dict) and "ms_per_iteration" in row}
-    for name, row in races_.items():
-        for contender, ms in row["ms_per_iteration"].items():
-            ratio = row["ratio_to_better_naive"].get(contender)
+    timed = {name: row for name, row in results.items() if isinstance(row, dict) and "ms_per_iteration" in row}
+    for name, row in timed.items():
+        for variant, ms in row["ms_per_iteration"].items():
+            ratio = row["ratio_to_better_naive"].get(variant)
             gflops = row["gflop_per_iteration"] / ms * 1e3
             peak = f"{gflops / row['peak_gflops']:.0%}" if "peak_gflops" in row else ""
             shown = "" if ratio is None else f"**{ratio:.2f}**"
-            lines.append(f"| {name} | {contender} | {ms:.0f} | {shown} | {gflops:.0f} | {peak} |")
-    lines += ["", "Largest difference of any weight between engine and naive loop after two rounds in fp64: "]
-    lines[-1] += ", ".join(f"{n} {row['fp64_difference']:.0e}" for n, row in races_.items() if "fp64_difference" in row)
+            lines.append(f"| {name} | {variant} | {ms:.0f} | {shown} | {gflops:.0f} | {peak} |")
+    lines += ["", "Largest weight difference between the engine and the naive loop after two rounds in fp64: "]
+    lines[-1] += ", ".join(f"{n} {row['fp64_difference']:.0e}" for n, row in timed.items() if "fp64_difference" in row)
     if "scaling" in results:
         lines += ["", *scaling.as_markdown(results["scaling"])]
     if "operators" in results:
@@ -87,23 +87,23 @@ def as_markdown(results: dict[str, Any]) -> str:
         share = ", ".join(f"{name} {value:.1%}" for name, value in results["engine share"].items())
         lines += ["", f"The engine's own share of an iteration (wire, batch indices, records, loop): {share}."]
     if "evaluation" in results:
-        told = [
+        rates = [
             f"{name} {row['images_per_second']:,.0f} images/s, {row['share_of_run']:.1%} of a run with the defaults"
             for name, row in results["evaluation"].items()
         ]
-        lines += ["", f"Evaluation: {'; '.join(told)}."]
+        lines += ["", f"Evaluation: {'; '.join(rates)}."]
     if "seconds to first iteration" in results:
         seconds = results["seconds to first iteration"]
-        lines += ["", f"From typing `fedal run` on digits to the record of its first iteration: {seconds:.1f} s."]
+        lines += ["", f"From the command `fedal run` on digits to the record of its first iteration: {seconds:.1f} s."]
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default="", help="parts of the measurements' names, with commas")
+    parser.add_argument("--only", default="", help="comma-separated parts of the measurements' names")
     parser.add_argument("--against", metavar="COMMIT", help="compare the speed of this tree with that of a commit")
-    parser.add_argument("--pairs", type=int, default=7, help="of --against")
+    parser.add_argument("--pairs", type=int, default=7, help="number of pairs for --against")
     options = parser.parse_args()
     if options.against:
         sys.exit(against.main(options.against, options.pairs, options.only))

@@ -1,4 +1,4 @@
-"""What is said on a bare gRPC stream: bytes that nobody looks at, or logits in fedal's messages."""
+"""Traffic on a bare gRPC stream: opaque bytes, or logits in fedal's messages."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from fedal.deploy import fedal_pb2 as pb  # before gRPC, whose TLS it restricts
 
 CLIENTS, BATCH, CLASSES = 10, 32, 10
 OUTPUT_BYTES = 4 * BATCH * CLASSES
-HEADER_BYTES = 70  # what fedal's messages have around the numbers
+HEADER_BYTES = 70  # fedal's overhead per message, besides the numbers
 
 
-class Speech(Protocol):
-    """What is said on a bare stream: a client's uploads, what the server takes from one and replies to it."""
+class Traffic(Protocol):
+    """The messages on a bare stream: how a client writes an upload, and how the server reads it and replies."""
 
     def upload(self) -> bytes: ...
-    def heard(self, upload: bytes) -> Any: ...
-    def reply(self, heard: Any) -> bytes: ...
-    def take(self, reply: bytes) -> None: ...
+    def read(self, upload: bytes) -> Any: ...
+    def reply(self, content: Any) -> bytes: ...
+    def read_reply(self, reply: bytes) -> None: ...
 
 
 class Blank:
-    """As many bytes as FedAL's messages have, and nobody looks at them."""
+    """As many bytes as FedAL's messages have, never parsed."""
 
     def __init__(self) -> None:
         self._up, self._down = (b"\0" * (count * OUTPUT_BYTES + HEADER_BYTES) for count in (1, 2))
@@ -31,16 +31,16 @@ class Blank:
     def upload(self) -> bytes:
         return self._up
 
-    def heard(self, upload: bytes) -> None: ...
+    def read(self, upload: bytes) -> None: ...
 
-    def reply(self, heard: None) -> bytes:
+    def reply(self, content: None) -> bytes:
         return self._down
 
-    def take(self, reply: bytes) -> None: ...
+    def read_reply(self, reply: bytes) -> None: ...
 
 
 class Logits:
-    """Logits as tensors on both sides, in fedal's messages: the server sends back what it got."""
+    """Logits as tensors on both sides, in fedal's messages: the server sends back what it received."""
 
     def __init__(self) -> None:
         import torch
@@ -55,18 +55,18 @@ class Logits:
         _write(upload.payload, "Outputs", "values", self._f)
         return message.SerializeToString()
 
-    def heard(self, upload: bytes) -> Any:
+    def read(self, upload: bytes) -> Any:
         return _read(pb.FromSite.FromString(upload).upload.payload)
 
-    def reply(self, heard: Any) -> bytes:
+    def reply(self, content: Any) -> bytes:
         message = pb.FromServer()
         reply = message.reply
         reply.incarnation, reply.round, reply.exchange = 1 << 47, 1, 1
         reply.payload.numbers["count"] = CLIENTS
-        _write(reply.payload, "Consensus", "mean", heard)
+        _write(reply.payload, "Consensus", "mean", content)
         return message.SerializeToString()
 
-    def take(self, reply: bytes) -> None:
+    def read_reply(self, reply: bytes) -> None:
         _read(pb.FromServer.FromString(reply).reply.payload)
 
 

@@ -1,4 +1,4 @@
-"""A method without mathematics: outputs go up, the same come down. What is left of an exchange is what fedal adds."""
+"""A method without computation: the server returns each client's outputs, so an exchange shows fedal's overhead."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class EchoClient(ClientLogic):
     def round(self, t: int) -> ClientRound:
         public = self.public
         for i in range(self.hp.tau):
-            public.drawn = public.digest(t, i)  # the batch is named, its samples are only counted,
-            counted: Any = public.ids(t, i)  # which is all that a mute learner does with them
+            public.drawn = public.digest(t, i)  # names the batch; its samples are only counted,
+            counted: Any = public.ids(t, i)  # which is all that a `Mute` learner needs
             yield Outputs(self.learner.logits(counted))
 
 
 METHOD = methods.register(
     Method(
         name="echo",
-        summary="outputs up, the same down",
+        summary="returns the uploaded outputs",
         options=PublicOptions,
         client=EchoClient,
         server=EchoServer,

@@ -1,4 +1,4 @@
-"""What the engine itself costs: wire checks, batch indices, records, the loop. Also evaluation and start-up."""
+"""The engine's own cost: wire checks, batch indices, records and the loop. Also evaluation and start-up."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ EVALUATED = 1000
 
 
 def engine_share(workload: Workload, rounds: int = 3) -> float:
-    """The part of an iteration on one worker that is neither the clients' work nor the server's.
+    """The share of an iteration on one worker that is neither the clients' work nor the server's.
 
-    Drawing batch indices happens inside a client's work and is counted as the engine's.
+    Clients draw batch indices as part of their work, but that time counts as the engine's.
     """
     spent = {"clients": 0.0, "server": 0.0, "indices": 0.0}
     with (
@@ -58,7 +58,7 @@ def _clocked(owner: Any, name: str, key: str, spent: dict[str, float]) -> Iterat
 
 
 def evaluation(workload: Workload, repeats: int = 3) -> dict[str, float]:
-    """Images per second of all clients on the worker threads, and the share of a run with the default settings."""
+    """Images per second for all clients on the worker threads, and evaluation's share of a run with the defaults."""
     config = workload.config()
     with federation(workload) as assembly:
         tests = assembly.view.all_tests
@@ -81,7 +81,7 @@ def evaluation(workload: Workload, repeats: int = 3) -> dict[str, float]:
 
 
 def seconds_to_first_iteration(repeats: int = 3) -> float:
-    """From typing `fedal run` on digits to the first row of its record, written after the first iteration."""
+    """Seconds from the command `fedal run` on digits to the first row of its record, after the first iteration."""
     return median(_first_row() for _ in range(repeats))
 
 

@@ -1,4 +1,4 @@
-"""The engine against the naive loop on identical work, alone on the machine and beside a busy process."""
+"""Compares the engine with the naive loop on identical work, on an idle machine and next to a busy process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.workloads import Contest, Workload, contest, federation
+from benchmarks.workloads import Both, Workload, federation, prepare_both
 from fedal.machine import available_cores
 
 CORES = available_cores()
@@ -27,7 +27,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def measured_peak(threads: int = CORES, size: int = 1024, repeats: int = 5) -> float:
-    """GFLOP/s of a large fp32 matrix product: what this machine can do at this moment."""
+    """GFLOP/s of a large fp32 matrix product: the machine's peak at this moment."""
     torch.set_num_threads(threads)
     a, b = torch.randn(size, size), torch.randn(size, size)
     a @ b
@@ -35,27 +35,27 @@ def measured_peak(threads: int = CORES, size: int = 1024, repeats: int = 5) -> f
 
 
 def has_bf16() -> bool:
-    """Whether the processor computes in bf16; otherwise torch imitates it, five to ten times slower than fp32."""
+    """Whether the processor supports bf16; otherwise torch emulates it, five to ten times slower than fp32."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def race(workload: Workload, repeats: int) -> dict[str, Any]:
-    """Milliseconds per iteration of all contenders: medians over interleaved repeats."""
+def benchmark(workload: Workload, repeats: int) -> dict[str, Any]:
+    """Milliseconds per iteration of all variants: medians over interleaved repeats."""
     with ExitStack() as stack:
-        both = stack.enter_context(contest(workload, rounds=3 * workload.rounds * (repeats + 1)))
+        both = stack.enter_context(prepare_both(workload, rounds=3 * workload.rounds * (repeats + 1)))
         gflop = _count_gflop(both)
-        players: dict[str, tuple[int, Callable[[], object]]] = {
-            NAIVE[0]: (CORES, both.play_naive),
-            NAIVE[1]: (1, both.play_naive),
-            "fedal": (1, both.play_engine),
+        variants: dict[str, tuple[int, Callable[[], object]]] = {
+            NAIVE[0]: (CORES, both.run_naive),
+            NAIVE[1]: (1, both.run_naive),
+            "fedal": (1, both.run_engine),
         }
         if workload.config().stacked == "auto" and "lenet5" in workload.models:
-            players["fedal, not stacked"] = (1, stack.enter_context(_player(workload, stacked=False)))
+            variants["fedal, not stacked"] = (1, stack.enter_context(_engine(workload, stacked=False)))
         if has_bf16() and "lenet5" not in workload.models:
-            players["fedal, bf16"] = (1, stack.enter_context(_player(workload, precision="bf16")))
-        times: dict[str, list[float]] = {name: [] for name in players}
+            variants["fedal, bf16"] = (1, stack.enter_context(_engine(workload, precision="bf16")))
+        times: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(repeats):
-            for name, (threads, work) in players.items():
+            for name, (threads, work) in variants.items():
                 torch.set_num_threads(threads)
                 times[name].append(timed(lambda work=work: [work() for _ in range(workload.rounds)]))  # type: ignore[misc]
     iterations = workload.rounds * workload.tau
@@ -69,26 +69,26 @@ def race(workload: Workload, repeats: int) -> dict[str, Any]:
     }
 
 
-def race_under_load(workload: Workload, repeats: int) -> dict[str, Any]:
-    """The same while another process keeps every core busy half of the time or more."""
+def benchmark_under_load(workload: Workload, repeats: int) -> dict[str, Any]:
+    """The same benchmark while another process computes on one core."""
     with busy_neighbour():
-        return race(workload, repeats)
+        return benchmark(workload, repeats)
 
 
 def check_equal(workload: Workload) -> float:
-    """Both play two rounds in fp64, few clients of each model; the largest difference of any weight."""
+    """The largest weight difference after both run two rounds in fp64, with few clients of each model."""
     few = replace(workload, clients=min(workload.clients, 5 * len(workload.models)))
     if "resnet34" in workload.models:  # a minute per client in fp64
         few = replace(workload, clients=len(workload.models))
-    with contest(few, rounds=2, precision="fp64") as both:
+    with prepare_both(few, rounds=2, precision="fp64") as both:
         for _ in range(2):
-            both.play_engine()
-            both.play_naive()
+            both.run_engine()
+            both.run_naive()
         return both.difference()
 
 
 @contextmanager
-def _player(workload: Workload, **settings: Any) -> Iterator[Callable[[], object]]:
+def _engine(workload: Workload, **settings: Any) -> Iterator[Callable[[], object]]:
     with federation(workload, **settings) as assembly:
         rounds = iter(range(10**6))
         yield lambda: assembly.federation.run_round(next(rounds))
@@ -96,9 +96,9 @@ def _player(workload: Workload, **settings: Any) -> Iterator[Callable[[], object
 
 @contextmanager
 def busy_neighbour() -> Iterator[None]:
-    process = multiprocessing.get_context("spawn").Process(target=_be_busy, daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_compute_forever, daemon=True)
     process.start()
-    time.sleep(3)  # it imports torch
+    time.sleep(3)  # for its import of torch
     try:
         yield
     finally:
@@ -106,16 +106,16 @@ def busy_neighbour() -> Iterator[None]:
         process.join()
 
 
-def _be_busy() -> None:
+def _compute_forever() -> None:
     torch.set_num_threads(1)
     a = torch.randn(256, 256)
     while True:
         a @ a
 
 
-def _count_gflop(both: Contest) -> float:
-    """Counted on the naive loop, whose reference passes of the first steps the engine proves to be superfluous."""
+def _count_gflop(both: Both) -> float:
+    """GFLOP per iteration of the naive loop, including the first steps' reference passes, which the engine skips."""
     counter = FlopCounterMode(display=False)
     with counter:
-        both.play_naive()
+        both.run_naive()
     return float(counter.get_total_flops()) / both.workload.tau / 1e9

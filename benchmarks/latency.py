@@ -1,13 +1,12 @@
-"""What one synchronous exchange costs: fedal's deployment against bare gRPC streams, with ten client processes each.
+"""The cost of one synchronous exchange: fedal's deployment and bare gRPC streams, with ten client processes each.
 
-A bare stream carries bytes that nobody looks at, or logits: read into a tensor and written from one on both sides, in
-fedal's messages, without a check, a round or an identity. Whoever exchanges logits pays at least that.
+A bare stream carries opaque bytes, or logits in fedal's messages. Both sides convert logits to and from tensors, but
+without checks, rounds or identities. Any exchange of logits costs at least that much.
 
-`python -m benchmarks.latency` keeps the processes of all contenders alive side by side and lets them play blocks of
-exchanges in turn, so that whatever else the machine does hits all alike. An exchange is the time from one moment at
-which all uploads are there to the next: replies out, ten clients answer, uploads in. fedal's clients have a learner
-that computes nothing, so its time is that of transport, checks, bookkeeping and the method's mathematics on both sides,
-which one contender is without.
+`python -m benchmarks.latency` keeps the processes of all variants alive and runs blocks of exchanges in turn, so that
+other load on the machine affects all alike. An exchange lasts from the arrival of the last upload to the next such
+moment: replies out, ten clients answer, uploads in. fedal's clients have a learner that computes nothing. The measured
+time is transport, checks, bookkeeping and the method's own computation on both sides; one variant has no computation.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bare_streams import BATCH, CLASSES, CLIENTS, Blank, Logits, Speech  # and with it fedal, before gRPC
+from benchmarks.bare_streams import BATCH, CLASSES, CLIENTS, Blank, Logits, Traffic  # imports fedal before gRPC
 from fedal.machine import available_cores
 
 HERE = Path(__file__).parent
@@ -44,20 +43,20 @@ SPAWN = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One server and ten clients; a bare stream has a `speech`, fedal a `method`."""
+class Variant:
+    """One server and ten clients; a bare stream has `traffic`, fedal a `method`."""
 
     name: str
-    serve: Callable[[Stage, Contender, Connection], None]
-    join: Callable[[Stage, Contender, str], None]
+    serve: Callable[[Stage, Variant, Connection], None]
+    join: Callable[[Stage, Variant, str], None]
     secure: bool = True
     method: str = ""
-    speech: Callable[[], Speech] | None = None
+    traffic: Callable[[], Traffic] | None = None
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a contender plays: its own folder and port, certificates that all share."""
+    """Where a variant runs: its own folder and port, and certificates that all share."""
 
     certificates: Path
     folder: Path
@@ -72,18 +71,18 @@ class Stage:
 # the bare streams
 
 
-def serve_bare(stage: Stage, contender: Contender, turn: Connection) -> None:
-    asyncio.run(_serve_bare(stage, contender, turn))
+def serve_bare(stage: Stage, variant: Variant, turn: Connection) -> None:
+    asyncio.run(_serve_bare(stage, variant, turn))
 
 
-async def _serve_bare(stage: Stage, contender: Contender, turn: Connection) -> None:
+async def _serve_bare(stage: Stage, variant: Variant, turn: Connection) -> None:
     import grpc
 
     from fedal.deploy.channel import server_credentials
     from fedal.deploy.pki.authority import read_pems
 
-    assert contender.speech is not None
-    speech = contender.speech()
+    assert variant.traffic is not None
+    traffic = variant.traffic()
     arrived: list[asyncio.Future[None]] = []
     times: list[float] = []
 
@@ -107,14 +106,14 @@ async def _serve_bare(stage: Stage, contender: Contender, turn: Connection) -> N
 
     async def exchange(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         async for message in requests:
-            heard = speech.heard(message)
+            content = traffic.read(message)
             await gather()
-            yield speech.reply(heard)
+            yield traffic.reply(content)
 
     server = grpc.aio.server(options=[("grpc.http2.min_ping_interval_without_data_ms", 10_000)])
     handler = grpc.stream_stream_rpc_method_handler(exchange, None, None)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", {"Exchange": handler}),))
-    if contender.secure:
+    if variant.secure:
         server.add_secure_port(stage.address, server_credentials(read_pems(stage.certificates / "server")))
     else:
         server.add_insecure_port(stage.address)
@@ -122,28 +121,28 @@ async def _serve_bare(stage: Stage, contender: Contender, turn: Connection) -> N
     await server.wait_for_termination()
 
 
-def join_bare(stage: Stage, contender: Contender, name: str) -> None:
+def join_bare(stage: Stage, variant: Variant, name: str) -> None:
     import grpc
 
     from fedal.deploy.channel import open_channel
     from fedal.deploy.pki.authority import read_invitation
 
-    assert contender.speech is not None
-    speech = contender.speech()
-    invitation = read_invitation(stage.certificates / name) if contender.secure else None
+    assert variant.traffic is not None
+    traffic = variant.traffic()
+    invitation = read_invitation(stage.certificates / name) if variant.secure else None
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     with open_channel(stage.address, invitation) as channel, suppress(grpc.RpcError):
-        outbox.put(speech.upload())
+        outbox.put(traffic.upload())
         call = channel.stream_stream("/bare/Exchange", None, None)
         for message in call(iter(outbox.get, None), wait_for_ready=True):
-            speech.take(message)
-            outbox.put(speech.upload())
+            traffic.read_reply(message)
+            outbox.put(traffic.upload())
 
 
 # fedal
 
 
-def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
+def serve_fedal(stage: Stage, variant: Variant, turn: Connection) -> None:
     import torch
 
     import benchmarks.echo  # noqa: F401 - known by its name from here on
@@ -155,7 +154,7 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
     from fedal.methods.server import Uploads
 
     class Timed(Service):
-        """A server that plays a round when it is its turn, and says when the uploads of each exchange were there."""
+        """A server that runs a round in its turn, and reports when the uploads of each exchange had arrived."""
 
         def _run_round(self, restore: bool) -> None:
             turn.recv()
@@ -169,7 +168,7 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
 
     torch.set_num_threads(1)
     config = Config(
-        method=contender.method, clients=CLIENTS, batch_size=BATCH, tau=stage.block + 1, rounds=10_000,
+        method=variant.method, clients=CLIENTS, batch_size=BATCH, tau=stage.block + 1, rounds=10_000,
         checkpoint_every=10**9, eval_every=10**9,
     )  # fmt: skip
     deployment = Deployment(
@@ -182,7 +181,7 @@ def serve_fedal(stage: Stage, contender: Contender, turn: Connection) -> None:
 
 
 class Mute:
-    """A learner that computes nothing: its answer is always the same."""
+    """A learner that computes nothing and always returns the same outputs."""
 
     def __init__(self, name: str) -> None:
         import torch
@@ -207,7 +206,7 @@ class Mute:
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def join_fedal(stage: Stage, contender: Contender, name: str) -> None:
+def join_fedal(stage: Stage, variant: Variant, name: str) -> None:
     import benchmarks.echo  # noqa: F401 - known by its name from here on
     from fedal.deploy.entering import SitePlan
     from fedal.deploy.pki.authority import read_invitation
@@ -217,79 +216,79 @@ def join_fedal(stage: Stage, contender: Contender, name: str) -> None:
     np.savez(data, x=np.zeros((100, 1, 8, 8), np.float32), y=np.arange(100) % CLASSES)
     plan = SitePlan(
         stage.address, name, data, stage.folder / name, invitation=read_invitation(stage.certificates / name),
-        own=Mute(name),
+        custom_model=Mute(name),
     )  # fmt: skip
     Site(plan, lambda text: None).run()
 
 
-# the race
+# the benchmark
 
-CONTENDERS = (
-    Contender("bare stream of bytes, plain text", serve_bare, join_bare, secure=False, speech=Blank),
-    Contender("bare stream of bytes", serve_bare, join_bare, speech=Blank),
-    Contender("bare stream of logits", serve_bare, join_bare, speech=Logits),
-    Contender("fedal, no mathematics", serve_fedal, join_fedal, method="echo"),
-    Contender("fedal, FedMD", serve_fedal, join_fedal, method="fedmd"),
-    Contender("fedal, FedAL", serve_fedal, join_fedal, method="fedal"),
+VARIANTS = (
+    Variant("bare stream of bytes, plain text", serve_bare, join_bare, secure=False, traffic=Blank),
+    Variant("bare stream of bytes", serve_bare, join_bare, traffic=Blank),
+    Variant("bare stream of logits", serve_bare, join_bare, traffic=Logits),
+    Variant("fedal, no computation", serve_fedal, join_fedal, method="echo"),
+    Variant("fedal, FedMD", serve_fedal, join_fedal, method="fedmd"),
+    Variant("fedal, FedAL", serve_fedal, join_fedal, method="fedal"),
 )
 
 
 @dataclass
-class Score:
-    """Milliseconds: of every exchange, and of a processor over all of them, at the server and at all clients."""
+class Timings:
+    """Milliseconds: of each exchange, and of total CPU time at the server and at all clients."""
 
     times: list[float] = field(default_factory=list)
     server_ms: float = 0.0
     clients_ms: float = 0.0
 
 
-def race(blocks: int, block: int) -> dict[str, Score]:
+def benchmark(blocks: int, block: int) -> dict[str, Timings]:
     from fedal.deploy.pki import authority as certs
 
-    scores = {contender.name: Score() for contender in CONTENDERS}
+    timings = {variant.name: Timings() for variant in VARIANTS}
     with tempfile.TemporaryDirectory() as folder:
         certificates = Path(folder) / "certs"
         certs.init(certificates, "bench")
         certs.issue_server(certificates, ["127.0.0.1"])
         for name in NAMES:
             certs.issue_client(certificates, name, None)
-        stages = {c.name: Stage(certificates, Path(folder) / c.name, _free_port(), block) for c in CONTENDERS}
-        with _cast(stages) as (turns, casts):
-            everybody = [process.sentinel for cast in casts.values() for process in cast]
+        stages = {c.name: Stage(certificates, Path(folder) / c.name, _free_port(), block) for c in VARIANTS}
+        with _started(stages) as (turns, processes):
+            sentinels = [process.sentinel for group in processes.values() for process in group]
             for number in range(blocks + 1):
                 for name, turn in turns.items():
-                    server, *clients = casts[name]
+                    server, *clients = processes[name]
                     before = _processor_ms([server]), _processor_ms(clients)
                     turn.send(None)
-                    wait([turn, *everybody])
+                    wait([turn, *sentinels])
                     if not turn.poll():
-                        raise RuntimeError(f"a process of {name} or of another contender has died")
+                        raise RuntimeError(f"a process of {name} or of another variant has died")
                     arrivals = turn.recv()
                     if number:  # the first block warms up
-                        score = scores[name]
-                        score.times += [1e3 * (last - first) for first, last in pairwise(arrivals)]
-                        score.server_ms += _processor_ms([server]) - before[0]
-                        score.clients_ms += _processor_ms(clients) - before[1]
-    return scores
+                        found = timings[name]
+                        found.times += [1e3 * (last - first) for first, last in pairwise(arrivals)]
+                        found.server_ms += _processor_ms([server]) - before[0]
+                        found.clients_ms += _processor_ms(clients) - before[1]
+    return timings
 
 
 @contextmanager
-def _cast(stages: dict[str, Stage]) -> Iterator[tuple[dict[str, Connection], dict[str, list[BaseProcess]]]]:
-    casts: dict[str, list[BaseProcess]] = {}
+def _started(stages: dict[str, Stage]) -> Iterator[tuple[dict[str, Connection], dict[str, list[BaseProcess]]]]:
+    groups: dict[str, list[BaseProcess]] = {}
     turns: dict[str, Connection] = {}
-    for contender in CONTENDERS:
-        stage = stages[contender.name]
+    for variant in VARIANTS:
+        stage = stages[variant.name]
         stage.folder.mkdir()
-        turns[contender.name], theirs = SPAWN.Pipe()
-        casts[contender.name] = [
-            SPAWN.Process(target=contender.serve, args=(stage, contender, theirs)),
-            *(SPAWN.Process(target=contender.join, args=(stage, contender, name)) for name in NAMES),
+        turns[variant.name], theirs = SPAWN.Pipe()
+        groups[variant.name] = [
+            SPAWN.Process(target=variant.serve, args=(stage, variant, theirs)),
+            *(SPAWN.Process(target=variant.join, args=(stage, variant, name)) for name in NAMES),
         ]
-    processes = [process for cast in casts.values() for process in cast]
+    processes = [process for group in groups.values() for process in group]
     try:
         for process in processes:
             process.start()
-        yield turns, casts
+        yield turns, groups
     finally:
         for process in processes:
             process.kill()
@@ -297,7 +296,7 @@ def _cast(stages: dict[str, Stage]) -> Iterator[tuple[dict[str, Connection], dic
 
 
 def _processor_ms(processes: list[BaseProcess]) -> float:
-    """What they have used of a processor so far."""
+    """The CPU time that these processes have used so far."""
     ticks = 0
     for process in processes:
         user, system = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
@@ -311,22 +310,22 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def as_markdown(scores: dict[str, Score]) -> str:
-    of_bytes, of_logits = (median(scores[f"bare stream of {what}"].times) for what in ("bytes", "logits"))
+def as_markdown(timings: dict[str, Timings]) -> str:
+    of_bytes, of_logits = (median(timings[f"bare stream of {what}"].times) for what in ("bytes", "logits"))
     lines = [
         f"{available_cores()} cores, load average {os.getloadavg()[1]:.0f}; {CLIENTS} client processes, "
         f"{BATCH} x {CLASSES} logits up, the same or twice that down; "
-        f"{len(scores['fedal, FedAL'].times)} exchanges each, in interleaved blocks.",
+        f"{len(timings['fedal, FedAL'].times)} exchanges each, in interleaved blocks.",
         "",
-        "| exchange | median | 10% to 90% | to bytes | to logits | processor at the server | at each client |",
+        "| exchange | median | 10% to 90% | vs bytes | vs logits | CPU time at the server | at each client |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, score in scores.items():
-        middle, tenths, count = median(score.times), quantiles(score.times, n=10), len(score.times)
+    for name, found in timings.items():
+        middle, tenths, count = median(found.times), quantiles(found.times, n=10), len(found.times)
         lines.append(
             f"| {name} | {middle:.1f} ms | {tenths[0]:.1f} to {tenths[-1]:.1f} ms | "
             f"{middle / of_bytes:.2f} | {middle / of_logits:.2f} | "
-            f"{score.server_ms / count:.1f} ms | {score.clients_ms / CLIENTS / count:.2f} ms |"
+            f"{found.server_ms / count:.1f} ms | {found.clients_ms / CLIENTS / count:.2f} ms |"
         )
     return "\n".join(lines)
 
@@ -336,10 +335,10 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--block", type=int, default=50, help="exchanges per block")
     options = parser.parse_args()
-    scores = race(options.blocks, options.block)
-    table = as_markdown(scores)
+    timings = benchmark(options.blocks, options.block)
+    table = as_markdown(timings)
     print(table)
-    medians = {name: round(median(score.times), 3) for name, score in scores.items()}
+    medians = {name: round(median(found.times), 3) for name, found in timings.items()}
     (HERE / "latency.json").write_text(json.dumps(medians, indent=1) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")

@@ -1,7 +1,7 @@
-"""FedAL as a plain PyTorch loop: what one writes first, and what peers ship.
+"""FedAL as a plain PyTorch loop, as in a first implementation or in comparable packages.
 
-One model after the other, a DataLoader per client, deep copies as references, losses through autograd, the default
-optimizer. It gets the same batches and starting weights as the engine, so that the results can be compared.
+It trains one model after the other, with a DataLoader per client, deep copies as references, losses through autograd
+and the default optimizer. It gets the same batches and initial weights as the engine, so that results are comparable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedal.models.lenet import LeNet5
 
 Batches = list[list[int]]
-"""Which samples each batch holds, in order."""
+"""The indices of the samples in each batch, in order."""
 
 
 def kl(teacher: Tensor, student: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def kl(teacher: Tensor, student: Tensor) -> Tensor:
 
 
 class PlainLeNet5(nn.Module):
-    """LeNet5 as it is usually written, with the parameters of fedal's in the same order."""
+    """LeNet5 as it is usually written, with its parameters in the same order as in fedal's."""
 
     def __init__(self, channels: int, n_classes: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class PlainLeNet5(nn.Module):
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """The same network, written without any thought of speed."""
+    """The same network in its usual form, not optimised for speed."""
     if isinstance(model, LeNet5):
         first = next(model.parameters())
         other = PlainLeNet5(first.shape[1], list(model.parameters())[-1].numel()).to(first.dtype)

@@ -1,4 +1,4 @@
-"""Where the time of an iteration goes, operator by operator, as torch's profiler sees one worker."""
+"""The time of an iteration by torch operator, profiled on one worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class _ThisThread:
-    """The profiler sees the thread that started it, so all clients work there."""
+    """Runs all clients in this thread, because the profiler records only the thread that started it."""
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], cost: Callable[[Item], float] | None = None
@@ -29,7 +29,7 @@ class _ThisThread:
 
 
 def operator_shares(workload: Workload) -> dict[str, float]:
-    """Shares of the second round's time: each operator without those that it calls, the largest first."""
+    """Shares of the second round's time by operator, excluding the operators it calls, largest first."""
     torch.set_num_threads(1)
     federation = assemble(workload.config(), workload.split(), _ThisThread()).federation
     federation.run_round(0)
@@ -54,5 +54,5 @@ def as_markdown(results: dict[str, dict[str, float]]) -> list[str]:
         "|---" * len(results) + "|",
         *(f"| {' | '.join(row)} |" for row in zip(*cells, strict=True)),
         "",
-        "Shares of an iteration's time on one worker by torch operator, without what it calls, the largest first.",
+        "Shares of an iteration's time on one worker by torch operator, excluding nested calls, largest first.",
     ]

@@ -1,6 +1,6 @@
-"""How time and memory grow with the number of clients. Each size runs in a process of its own: peaks do not come down.
+"""Measures how time and memory grow with the number of clients. Each size runs in its own process: peaks never fall.
 
-`python -m benchmarks.scaling N` prints the measurement of one size as JSON.
+`python -m benchmarks.scaling N` prints the measurement for one size as JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def megabytes_per_client(results: dict[str, dict[str, float]]) -> float:
 
 
 def one_size(clients: int) -> dict[str, float]:
-    """One round to warm up, then the median of the next; private data are few, so that models are what is weighed."""
+    """Time (the median after a warm-up round) and peak memory. Private data are small, so that models dominate."""
     workload = replace(LENET, clients=clients)
     with federation(workload, per_client=40) as assembly:
         run_round = assembly.federation.run_round
@@ -49,7 +49,7 @@ def one_size(clients: int) -> dict[str, float]:
 
 
 def peak_memory() -> float:
-    """Megabytes of this program; `getrusage` would also count what its parent was when it forked."""
+    """Peak megabytes of this process; `getrusage` would include the parent's memory at the fork."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 

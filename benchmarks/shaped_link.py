@@ -1,6 +1,6 @@
-"""A link of limited bandwidth and some delay between sites and server: a TCP proxy on loopback that counts bytes.
+"""A link with limited bandwidth and a delay between sites and server: a TCP proxy on loopback that counts bytes.
 
-All connections share the link, as stations share a radio channel: a byte waits until those before it have passed.
+All connections share the link, like stations on a radio channel: each byte waits for the bytes before it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import threading
 from contextlib import suppress
 
-CHUNK = 4096  # bytes that pass at a time: small, so that connections take turns
+CHUNK = 4096  # bytes per read: small, so that connections take turns
 
 
 class Direction:
@@ -21,14 +21,14 @@ class Direction:
         self.count = 0
 
     def arrival(self, size: int, now: float) -> float:
-        """When `size` bytes that are ready now will have arrived."""
+        """The arrival time of `size` bytes that are ready now."""
         self.count += size
         self._free_at = max(now, self._free_at) + size * self._seconds_per_byte
         return self._free_at + self._delay_s
 
 
 class ShapedLink:
-    """Listens on a port of its own and passes everything on to `server_port`."""
+    """Listens on its own port and forwards everything to `server_port`."""
 
     def __init__(self, server_port: int, bits_per_s: float, delay_s: float) -> None:
         self._server_port = server_port
@@ -61,22 +61,22 @@ class ShapedLink:
             with suppress(OSError):
                 server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
                 await asyncio.gather(self._pass(site, to_server, self.up), self._pass(server, to_site, self.down))
-        finally:  # also when the link itself is closed
+        finally:  # also runs when the link itself is closed
             to_site.close()
 
     async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, way: Direction) -> None:
-        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=16)  # then the sender has to wait
-        delivery = asyncio.ensure_future(self._deliver(under_way, target))
+        in_flight: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=16)  # a full queue blocks the sender
+        delivery = asyncio.ensure_future(self._deliver(in_flight, target))
         with suppress(OSError):
             while data := await source.read(CHUNK):
-                await under_way.put((way.arrival(len(data), self._loop.time()), data))
-        await under_way.put((self._loop.time(), b""))
+                await in_flight.put((way.arrival(len(data), self._loop.time()), data))
+        await in_flight.put((self._loop.time(), b""))
         await delivery
 
-    async def _deliver(self, under_way: asyncio.Queue[tuple[float, bytes]], target: asyncio.StreamWriter) -> None:
+    async def _deliver(self, in_flight: asyncio.Queue[tuple[float, bytes]], target: asyncio.StreamWriter) -> None:
         try:
             with suppress(OSError):
-                while (item := await under_way.get())[1]:
+                while (item := await in_flight.get())[1]:
                     await asyncio.sleep(item[0] - self._loop.time())
                     target.write(item[1])
                     await target.drain()

@@ -1,8 +1,8 @@
-"""What `--against` measures, in a process that imports fedal from any tree: `fedal.run` and the command line alone.
+"""The measurements of `--against`, in a process that imports fedal from any tree. Uses only `fedal.run` and the CLI.
 
     PYTHONPATH=TREE/src python -P benchmarks/timed_runs.py TREE/src
 
-reads the name of a measurement per line, and answers with milliseconds.
+reads one measurement's name per line and prints its milliseconds.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ COMMAND = [sys.executable, "-P", "-c", "from fedal.cli import main; main()"]
 
 
 def per_iteration(folder: Path, rounds: int, images: tuple[int, ...] | None = None, **settings: Any) -> float:
-    """Of a long run what a run of one round does not have: no start, no last evaluation, no last checkpoint."""
+    """Milliseconds per iteration: a long run minus a one-round run, which removes start-up and the final work."""
     run_once = partial(_run, folder, images, **{**QUIET, **settings})
     run_once(rounds=1)  # warms up
     return (run_once(rounds=1 + rounds) - run_once(rounds=1)) / (rounds * 5)
 
 
 def per_checkpoint(folder: Path, rounds: int, images: tuple[int, ...], **settings: Any) -> float:
-    """Of a run that saves every round what a run that saves at its end does not have."""
+    """Milliseconds per checkpoint: a run that saves every round minus a run that saves only at its end."""
     run_once = partial(_run, folder, images, rounds=1 + rounds, tau=1, batch_size=2, **{**QUIET, **settings})
     run_once()
     return (run_once(checkpoint_every=1) - run_once()) / rounds
 
 
 def start_up(folder: Path) -> float:
-    """`fedal run` on digits: from typing it to the end of its first iteration, and of the run with it."""
+    """Milliseconds of a whole `fedal run` on digits with a single iteration."""
     began = time.perf_counter()
     words = ["run", "--quiet", "--iterations", "1", "--set", "tau=1", "--out", str(folder / "run")]
     subprocess.run([*COMMAND, *words], check=True, stdout=subprocess.DEVNULL)
@@ -62,7 +62,7 @@ folder = "server"
 
 
 def deployed_exchange(folder: Path) -> float:
-    """By the clock of the server's own record, between the first row and the last."""
+    """Milliseconds per exchange, by the times in the first and last row of the server's record."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -86,7 +86,7 @@ def deployed_exchange(folder: Path) -> float:
 
 
 def _run(folder: Path, images: tuple[int, ...] | None, **settings: Any) -> float:
-    """Milliseconds of a whole run; random images if `images` is their shape, digits without it."""
+    """Milliseconds of a whole run, on random images of shape `images`, or on digits if it is None."""
     import fedal
     import fedal.data
 
@@ -120,7 +120,7 @@ IN_PROCESS: dict[str, Callable[[Path], float]] = {
         per_checkpoint, rounds=12, images=(1, 28, 28), method="local", models="lenet5", clients=20
     ),
 }
-OF_PROCESSES: dict[str, Callable[[Path], float]] = {
+OUT_OF_PROCESS: dict[str, Callable[[Path], float]] = {
     "fedal run on digits, first iteration": start_up,
     "FedAL, 3 deployed sites, exchange": deployed_exchange,
 }
@@ -130,9 +130,9 @@ def main() -> None:
     source = Path(sys.argv[1]).resolve()
     import fedal
 
-    assert Path(fedal.__file__).is_relative_to(source), f"fedal is that of {fedal.__file__}, not of {source}"
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what cleans up
-    measurements = IN_PROCESS | OF_PROCESSES
+    assert Path(fedal.__file__).is_relative_to(source), f"imported {fedal.__file__}, expected fedal from {source}"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that cleanup runs
+    measurements = IN_PROCESS | OUT_OF_PROCESS
     for line in sys.stdin:
         with tempfile.TemporaryDirectory(prefix="timed-") as folder:
             ms = measurements[line.strip()](Path(folder))

@@ -1,9 +1,9 @@
-"""The paper's prototype in small: a server and ten client processes behind a link like WiFi, MNIST, LeNet5.
+"""The paper's prototype at small scale: a server and ten client processes on a WiFi-like link, MNIST, LeNet5.
 
     python -m benchmarks.wifi [--seeds 1] [--iterations 300] [--out docs/results/prototype]
 
-Accuracy against wall-clock time for FedAL, FedMD and FedAvg, and the bytes that the link saw beside those that the
-byte meter predicts. A method and seed that is in the results file is not measured again.
+Measures accuracy against wall-clock time for FedAL, FedMD and FedAvg, and compares the bytes on the link with the byte
+meter's count. Methods and seeds already in the results file are not measured again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ BITS_PER_S, DELAY_S = 20e6, 0.005
 TEST_SAMPLES = 1000
 PORT = 7453
 FEDAL = str(Path(sys.executable).with_name("fedal"))
-FRAME_BYTES = 5 + 9 + 22  # of a message: gRPC's prefix, an HTTP/2 frame's head, a TLS record's head, type and tag
-PART_BYTES = 16384  # a long message goes as frames and records of this size
+FRAME_BYTES = 5 + 9 + 22  # per message: gRPC prefix, HTTP/2 frame header, TLS record header, type and tag
+PART_BYTES = 16384  # a long message is split into frames and records of this size
 
 
 def prepare(folder: Path, method: str, seed: int, iterations: int) -> ServerPlan:
-    """Config, certificates and data, as an operator would make them."""
+    """Writes config, certificates and data, as an operator would."""
     table = {"listen": f"127.0.0.1:{PORT}", "certificates": str(folder / "certs/server"), "deadline_s": 300.0}
     run = {"method": method, "preset": "paper", "dataset": "mnist", "models": "lenet5", "clients": 10, "alpha": 1.0}
     run |= {"partition": "dirichlet-client-k", "iterations": iterations, "eval_every": 30, "seed": seed}
@@ -69,7 +69,7 @@ def prepare(folder: Path, method: str, seed: int, iterations: int) -> ServerPlan
 
 @contextmanager
 def processes(folder: Path, sites: tuple[str, ...], port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The server, and every site on the other side of the link."""
+    """Starts the server, and every site on the other side of the link."""
     started = [_started(folder / "server.log", ["serve", "--config", str(folder / "federation.toml")])]
     try:
         for site in sites:
@@ -130,7 +130,7 @@ def point(row: dict[str, Any]) -> dict[str, float]:
 
 
 def compare_bytes(plan: ServerPlan, first: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
-    """What passed the link between the first and the last evaluation, beside what meter and framing say."""
+    """The link's bytes between the first and the last evaluation, and the prediction from meter and framing."""
     found: dict[str, Any] = {}
     rounds = last["round"] - first["round"]
     controls = rounds * len(plan.config.client_names)
@@ -147,7 +147,7 @@ def compare_bytes(plan: ServerPlan, first: dict[str, Any], last: dict[str, Any])
 
 
 def message_bytes(plan: ServerPlan, way: str) -> tuple[int, int]:
-    """Of the message that the method sends in this direction: its payload as the meter counts, and as protobuf."""
+    """Payload bytes as the meter counts them, and protobuf bytes, of the method's message in this direction."""
     config = plan.config
     method, dtype = config.method_object(), dtype_of(config.precision)
     kind: type[Message] = (method.up if way == "up" else method.down)[0]

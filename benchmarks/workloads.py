@@ -1,4 +1,4 @@
-"""What is raced: one FedAL federation, built twice from the same weights and batches."""
+"""The benchmark's workloads: one FedAL federation, built twice from the same weights and batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PUBLIC, PER_CLIENT = 1000, 200  # samples
 class Workload:
     """Clients, their models and the shape of their data.
 
-    `rounds` are timed per repeat: some seconds, since a run plays on while a contender of a race has just had a pause.
+    Each repeat times `rounds` rounds, some seconds: a single round after a pause is slower than a round within a run.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Workload:
         return Config(dataset=self.dataset, clients=tables, tau=self.tau, **settings)
 
     def split(self, per_client: int = PER_CLIENT) -> DataSplit:
-        """Random images: the arithmetic does not care what they show."""
+        """Random images, which cost as much as real ones."""
         generator = np.random.Generator(np.random.Philox(key=1))
         n = PUBLIC + per_client * self.clients
         x = generator.standard_normal((n, *self.input_shape), dtype=np.float32)
@@ -63,8 +63,8 @@ WORKLOADS = (
 )
 
 
-class Contest:
-    """Both implementations of one workload, ready to play rounds."""
+class Both:
+    """Both implementations of one workload, ready to run rounds."""
 
     def __init__(self, workload: Workload, assembly: Assembly, config: Config, split: DataSplit, rounds: int) -> None:
         self.workload, self.assembly, self._t = workload, assembly, 0
@@ -89,15 +89,15 @@ class Contest:
             workload.tau,
         )
 
-    def play_engine(self) -> None:
+    def run_engine(self) -> None:
         self.assembly.federation.run_round(self._t)
         self._t += 1
 
-    def play_naive(self) -> None:
+    def run_naive(self) -> None:
         self.naive.round()
 
     def difference(self) -> float:
-        """The largest difference between any two weights of the two implementations."""
+        """The largest difference between corresponding weights of the two implementations."""
         return max(
             float((mine - theirs).detach().abs().max())
             for learner, model in zip(self.assembly.learners.values(), self.naive.models, strict=True)
@@ -109,13 +109,13 @@ class Contest:
 def federation(
     workload: Workload, workers: int = 0, per_client: int = PER_CLIENT, **settings: Any
 ) -> Iterator[Assembly]:
-    """The engine alone, as a run assembles it."""
+    """The engine alone, assembled as in a run."""
     with thread_workers(workers) as pool:
         yield assemble(workload.config(**settings), workload.split(per_client), pool)
 
 
 @contextmanager
-def contest(workload: Workload, rounds: int, **settings: Any) -> Iterator[Contest]:
-    """The engine and the naive loop; the latter has batches for `rounds`."""
+def prepare_both(workload: Workload, rounds: int, **settings: Any) -> Iterator[Both]:
+    """The engine and the naive loop, with batches for `rounds` rounds."""
     with federation(workload, **settings) as assembly:
-        yield Contest(workload, assembly, workload.config(**settings), workload.split(), rounds)
+        yield Both(workload, assembly, workload.config(**settings), workload.split(), rounds)

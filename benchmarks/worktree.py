@@ -1,4 +1,4 @@
-"""Another commit of this repository beside this one, for as long as it is looked at."""
+"""A temporary checkout of another commit of this repository."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
 #!/bin/sh
-# A rehearsal on a network: a server and three sites in four network namespaces, joined by a bridge, over mutual TLS.
-# Ends with OK when every site's weights have the sha256 of `fedal run` in one process. Needs root and iproute2.
+# A rehearsal on a network: a server and three sites in four network namespaces, connected by a bridge, over mutual TLS.
+# Ends with OK if every site's weights have the same sha256 as after `fedal run` in one process. Needs root and iproute2.
 #
 #   sudo deploy/four-namespaces.sh [CONFIG]
 #
-# CONFIG is a federation of three clients (default: configs/federation.toml). `fedal` is taken from $FEDAL, else from
-# PATH. Everything is written to a temporary folder and removed at the end, as are the namespaces.
+# CONFIG describes a federation of three clients (default: configs/federation.toml). The script uses $FEDAL, else `fedal`
+# from PATH. It writes to a temporary folder, and removes the folder and the namespaces at the end.
 set -eu
 
 config=$(realpath "${1:-$(dirname "$0")/../configs/federation.toml}")
 fedal=$(command -v "${FEDAL:-fedal}") || { echo "error: no fedal in PATH. Set FEDAL=/path/to/fedal." >&2; exit 2; }
 [ "$(id -u)" = 0 ] || { echo "error: network namespaces need root. Try: sudo FEDAL=$fedal $0" >&2; exit 2; }
-command -v ip >/dev/null || { echo "error: there is no ip command. Install iproute2." >&2; exit 2; }
+command -v ip >/dev/null || { echo "error: command ip not found. Install iproute2." >&2; exit 2; }
 
 sites="client-00 client-01 client-02"
 tag=fedal-$$
@@ -26,8 +26,8 @@ clean() {
 trap clean EXIT
 trap 'exit 130' INT TERM
 
-# One namespace for the bridge and one for each party: 10.77.0.1 is the server, .10, .11, .12 are the sites. No cable
-# leads to the host.
+# One namespace for the bridge and one for each process: 10.77.0.1 is the server, .10, .11, .12 are the sites. Nothing
+# connects them to the host.
 ip netns add "$tag-switch"
 ip -n "$tag-switch" link add bridge type bridge
 ip -n "$tag-switch" link set bridge up
@@ -58,7 +58,7 @@ for site in $sites; do
 done
 "$fedal" run --config federation.toml --quiet --out alone
 for pid in $pids; do
-    wait "$pid" || { echo "error: a party failed. Its last words:" >&2; tail -n 3 ./*.log >&2; exit 1; }
+    wait "$pid" || { echo "error: a process failed. The last lines of the logs:" >&2; tail -n 3 ./*.log >&2; exit 1; }
 done
 
 grep -h joined client-*.log

@@ -21,7 +21,7 @@ def main() -> None:
     data = from_tensors(x, y, name="tumours", class_names=["malignant", "benign"])  # a fifth is held out for testing
     print(data)
 
-    # Without public samples of your own, some are taken from x and their labels dropped.
+    # If you give no public samples, fedal takes some from x and drops their labels.
     settings = dict(clients=HOSPITALS, alpha=0.3, iterations=100, batch_size=16)
     for method in ("local", "fedal"):
         run = fedal.run(fedal.Config(method=method, **settings), data=data)

@@ -1,4 +1,4 @@
-"""Bring a model of any kind: softmax regression in plain numpy learns with a PyTorch network. No framework needed.
+"""Bring any kind of model: softmax regression in plain NumPy learns together with a PyTorch network.
 
 python examples/custom_learner.py
 """
@@ -10,7 +10,7 @@ from fedal.learners.array_learner import Array, ArrayLearner, Pass
 
 
 class SoftmaxRegression(ArrayLearner):
-    """Two verbs: what it thinks, and a step along the gradient in that. The rest is its weights, for saving."""
+    """Two verbs: compute outputs, and step along a gradient w.r.t. them. The rest saves and loads the weights."""
 
     def __init__(self, n_features: int, n_classes: int, lr: float = 0.1) -> None:
         self.w, self.lr = np.zeros((n_features, n_classes)), lr

@@ -1,4 +1,4 @@
-"""A method of your own in one file: FedMD with the mean of probabilities as the teacher, not the mean of logits."""
+"""Your own method in one file: FedMD with the mean of probabilities as the teacher, not the mean of logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from fedal.methods.server import Replies, ServerLogic, ServerRound, stack_output
 
 
 class VoteOptions(TransferOptions):
-    sharpen: float = Field(1.0, gt=0, description="exponent on the mean: above 1, a blurred teacher becomes crisper")
+    sharpen: float = Field(1.0, gt=0, description="exponent on the mean; above 1 it sharpens the teacher")
 
 
 @dataclass(frozen=True)
-class Vote(Message):  # what may come down: one tensor of B samples x K classes, and how many clients it is made of
+class Vote(Message):  # the server's reply: a tensor of B samples x K classes, and the number of clients in its mean
     probs: torch.Tensor
     count: int
     leak = Leak.PUBLIC_OUTPUTS

@@ -1,4 +1,4 @@
-"""Bring your own models: any `nn.Module` that maps a batch to logits. No two clients need to be alike.
+"""Bring your own models: any `nn.Module` that maps a batch to logits. Every client may have a different one.
 
 python examples/custom_model.py
 """
@@ -24,18 +24,21 @@ class Rows(nn.Module):
 
 
 def careful() -> nn.Module:
-    """A plain net with dropout: its masks follow from the run's seed, so a resumed run repeats them."""
+    """A plain network with dropout. The run's seed determines its masks, so a resumed run repeats them."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.3), nn.Linear(128, 10))
 
 
 def main() -> None:
-    torch.manual_seed(0)  # modules made here are yours, initial weights included
+    torch.manual_seed(0)  # you initialise the modules that you create here
     config = fedal.Config(
         method="fedal",
         dataset="digits",
         iterations=150,
         clients=[
-            {"name": "rows", "model": "custom_model:Rows"},  # by name: made by fedal, weights from the run's seed
+            {
+                "name": "rows",
+                "model": "custom_model:Rows",
+            },  # by name: fedal creates it, with weights from the run's seed
             {"name": "careful"},  # as an object: see below
             {"name": "ready-made", "model": "cnn-small"},
         ],
@@ -44,9 +47,9 @@ def main() -> None:
 
     for row in run.client_metrics:
         if row["final"]:
-            print(f"{row['client']:<12} {row['model']:<16} {row['private_samples']:>4} samples of its own,", end=" ")
+            print(f"{row['client']:<12} {row['model']:<16} {row['private_samples']:>4} private samples,", end=" ")
             print(f"test accuracy {row['test_accuracy']:.3f}")
-    trained = run.model("careful")  # an ordinary nn.Module again, in evaluation mode
+    trained = run.model("careful")  # an ordinary nn.Module, in evaluation mode
     print(f"{sum(p.numel() for p in trained.parameters())} trained weights of careful, from {run.path}/models")
 
 

@@ -1,4 +1,4 @@
-"""A client whose model is a JAX function, beside PyTorch ones. Needs: pip install 'fedal[jax]'
+"""A client whose model is a JAX function, next to PyTorch clients. Needs: pip install 'fedal[jax]'
 
 python examples/jax_client.py
 In a deployment, with this folder on PYTHONPATH: fedal join --model jax_client:make ...
@@ -21,7 +21,7 @@ def init(key: jax.Array, width: int = 64) -> Params:
 
 
 def apply(params: Params, x: jax.Array) -> jax.Array:
-    """Logits of a batch; nothing but parameters and inputs may enter."""
+    """Logits of a batch: a pure function of parameters and inputs."""
     pixels = x.reshape(len(x), -1)
     hidden = jnp.tanh(pixels @ params["hidden"]["w"] + params["hidden"]["b"])
     return jnp.asarray(hidden @ params["answer"]["w"] + params["answer"]["b"])

@@ -1,4 +1,4 @@
-"""Clients whose models come from scikit-learn, one with partial_fit and one made of trees, beside a PyTorch one.
+"""Clients with scikit-learn models, one with partial_fit and one made of trees, next to a PyTorch client.
 
 python examples/sklearn_client.py
 In a deployment, with this folder on PYTHONPATH: fedal join --model sklearn_client:make ...
@@ -12,7 +12,7 @@ from fedal.learners.tree_learner import TreeLearner
 
 
 def make() -> SklearnLearner:
-    regressor = MLPRegressor(hidden_layer_sizes=(64,), random_state=0)  # of logits, not of classes
+    regressor = MLPRegressor(hidden_layer_sizes=(64,), random_state=0)  # predicts logits, not classes
     return SklearnLearner(regressor, n_features=64, n_classes=10)
 
 
@@ -24,7 +24,7 @@ def main() -> None:
         config = fedal.Config(method=method, dataset="digits", clients=clients, iterations=100)
         run = fedal.run(config, f"runs/{method}", models=models)
         print(method, {row["client"]: round(row["test_accuracy"], 3) for row in run.client_metrics if row["final"]})
-    print(f"{len(trees)} trees are kept, as arrays, in {run.path}/models/trees.safetensors")
+    print(f"{len(trees)} trees, saved as arrays in {run.path}/models/trees.safetensors")
 
 
 if __name__ == "__main__":

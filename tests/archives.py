@@ -1,4 +1,4 @@
-"""Archives as publishers pack them, and as nobody should."""
+"""Archives as publishers pack them, and malicious ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a user types it: `fedal("run", ...)` in this process, quick because torch is already here."""
+"""The command line as a user types it: `fedal("run", ...)` in this process, quick because torch is already loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedal.cli import main
 COMMAND = [str(Path(sys.executable).with_name("fedal"))]
 
 TINY = ("--clients", "2", "--models", "mlp-small", "--iterations", "4", "--set", "tau=2", "--set", "batch_size=8")
-"""Settings for a run of a fraction of a second."""
+"""Settings for a run that takes a fraction of a second."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Answer:
 
 
 def fedal(*words: object) -> Answer:
-    """Exit code and what was printed. A traceback would be an exception here."""
+    """Exit code and output. A traceback would be an exception here."""
     out, err = io.StringIO(), io.StringIO()
     argv, handler = sys.argv, signal.getsignal(signal.SIGINT)
     sys.argv = ["fedal", *map(str, words)]

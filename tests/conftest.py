@@ -1,4 +1,4 @@
-"""Shared by all tests: helper modules beside this file can be imported, torch works on one thread, and is seeded."""
+"""Shared by all tests: helper modules next to this file can be imported; torch is seeded and uses one thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import fedal.deploy  # noqa: F401 - before anybody imports gRPC, whose TLS it restricts
 from no_processes import no_processes
 
-torch.manual_seed(0)  # models that are made while tests are collected
+torch.manual_seed(0)  # for models created during test collection
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def _one_intra_op_thread() -> Iterator[None]:
 
 @pytest.fixture
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fresh current directory, where own modules are found, and no data sets."""
+    """A fresh current directory, on the import path, without datasets."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.syspath_prepend(tmp_path / "here")
@@ -55,12 +55,12 @@ def custom_module(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Around setup and teardown too, where fixtures of a file start their processes."""
+    """Also covers setup and teardown, where module fixtures start their processes."""
     with nullcontext() if item.get_closest_marker("processes") else no_processes():
         return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Every test that was not run, by name: the usual summary only counts them."""
+    """Names every skipped test; the usual summary only counts them."""
     for report in terminalreporter.getreports("skipped"):
         terminalreporter.write_line(f"not run: {report.nodeid}")

@@ -1,4 +1,4 @@
-"""Federations of real processes, or of threads in this one, on loopback with certificates of their own."""
+"""Federations of real processes, or of threads in this one, on loopback with their own certificates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def digest(path: Path) -> str:
 
 @contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """As on a full disk, by the system itself: a file that would grow beyond `size` bytes is written in part."""
+    """Simulates a full disk: the system cuts off any file that would grow beyond `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -62,12 +62,12 @@ def files_up_to(size: int) -> Iterator[None]:
 def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
 class Rehearsal:
-    """A folder with config, certificates and the sites' data, as an operator would make them."""
+    """A folder with config, certificates and the sites' data, as an operator would create them."""
 
     def __init__(
         self, folder: Path, deployment: dict[str, Any] | None = None, *, export: bool = True, **settings: Any
@@ -121,7 +121,7 @@ class Rehearsal:
 
     @contextmanager
     def service(self, log: Callable[..., None] = lambda event, **fields: None) -> Any:
-        """The server in a thread of this process; stopped at the end."""
+        """Runs the server in a thread of this process, and stops it at the end."""
         stop = threading.Event()
         service = Service(self.plan, should_stop=stop.is_set, log=log)
         failure: list[BaseException] = []
@@ -154,7 +154,7 @@ class Rehearsal:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        # One after the other: initialisers draw from torch's generator, which is one per process.
+        # One after the other: initialisers draw from torch's generator, which all threads share.
         wait_for(lambda: failure or (plan.state / "site.json").exists())
         return thread, failure
 
@@ -177,7 +177,7 @@ class Rehearsal:
 
 
 class Stranger:
-    """A stream whose every byte the test decides."""
+    """A stream whose every byte the test controls."""
 
     def __init__(self, address: str, invitation: certs.Invitation | None) -> None:
         self.session = secrets.token_hex(16)
@@ -200,13 +200,13 @@ class Stranger:
         return next(self.responses)  # type: ignore[no-any-return]
 
     def begin(self) -> pb.Begin:
-        """Waits until the server asks for a round."""
+        """Waits until the server begins a round."""
         while (message := self.receive()).WhichOneof("body") != "begin":
             pass
         return message.begin
 
     def refusal(self) -> str:
-        """The code with which the stream ends; gRPC's own when it does not reach us."""
+        """The code with which the stream ends; gRPC's own code if ours does not arrive."""
         try:
             for message in self.responses:
                 if message.WhichOneof("body") == "refusal":

@@ -1,4 +1,4 @@
-"""The command line in processes forked from one that has imported torch: they start at once and may be killed."""
+"""The command line in processes forked from one that has imported torch: they start at once and can be killed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(  # nothing that starts threads: they do not survive a fork, so no gRPC
+FORKS.set_forkserver_preload(  # nothing that starts threads (no gRPC): threads do not survive a fork
     ["sklearn.datasets", "torch._dynamo", "fedal.cli", "fedal.simulate.assemble", "fedal.methods"]
 )
 
 
 class Forked:
-    """`fedal WORDS` in a process of its own, as far as these tests need what subprocess.Popen offers."""
+    """`fedal WORDS` in its own process, with the part of subprocess.Popen's interface that these tests need."""
 
     def __init__(self, words: list[str], folder: Path, log: Path) -> None:
         self._process: BaseProcess = FORKS.Process(
@@ -40,7 +40,7 @@ class Forked:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, unless it has ended."""
+        """Sends SIGKILL, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
         self.wait()

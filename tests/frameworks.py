@@ -1,4 +1,4 @@
-"""One small learner per framework, made anew at every call with the same weights; and what they learn."""
+"""One small learner per framework, newly created with the same weights at every call, and data to train on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def weights(n_features: int, n_classes: int, seed: int = 0, width: int = 32) -> 
 
 @cache
 def apply_function() -> Callable[[Any, Any], Any]:
-    """The forward of the JAX net: one object, so that all learners share its compiled code."""
+    """The forward function of the JAX network: one object, so that all learners share its compiled code."""
     jnp = needs("jax.numpy", "jax")
 
     def apply(params: Any, x: Any) -> Any:
@@ -106,7 +106,7 @@ def batch(number: int = 0, n: int = 8) -> tuple[Tensor, Tensor]:
 
 
 def train(learner: AnyLearner, steps: range) -> AnyLearner:
-    """One step on each of those batches."""
+    """Takes one step on each of these batches."""
     for number in steps:
         x, y = batch(number)
         learner.learn(d_cross_entropy(learner.logits(x), y))

@@ -1,10 +1,10 @@
-"""The bits that may not change: digests of weights and rows, kept per kind of machine in golden.json.
+"""The bits that must not change: digests of weights and rows, stored per kind of machine in golden.json.
 
-    python -m tests.golden                    compares with what is stored for this kind of machine
-    python -m tests.golden --record [COMMIT]  stores what this tree, or that of a commit, gives here
-    python -m tests.golden --against COMMIT   plays that commit and this tree here, and compares the two
+    python -m tests.golden                    compares with the digests stored for this kind of machine
+    python -m tests.golden --record [COMMIT]  stores the digests of this tree, or of a commit, on this machine
+    python -m tests.golden --against COMMIT   runs that commit and this tree here, and compares the two
 
-What is played is in golden_runs.py. Exit code 1: something differs, and its name is printed.
+golden_runs.py defines the runs. Exit code 1: something differs, and its name is printed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Digests = dict[str, dict[str, str]]
 
 
 def machine() -> str:
-    """What decides the last bits besides the code: CPU capability, torch build and processor model.
+    """The factors besides the code that decide the last bits: CPU capability, torch build and processor model.
 
-    The capability is that of torch's own kernels. MKL and oneDNN look at the processor itself and choose kernels and
-    block sizes by its family, model and caches, so two processors of one capability may differ in bits.
+    The capability selects torch's own kernels. MKL and oneDNN choose kernels and block sizes by the processor's family,
+    model and caches, so two processors with the same capability may differ in bits.
     """
     import torch
 
@@ -40,7 +40,7 @@ def machine() -> str:
 
 
 def _processor() -> str:
-    """Vendor, family, model and name: a guest of a virtual machine may see a name that says little."""
+    """Vendor, family, model and name, because the name alone may be generic in a virtual machine."""
     about = Path("/proc/cpuinfo")
     if not about.exists():
         return f"{platform.system()} {platform.machine()}"
@@ -55,17 +55,17 @@ def stored() -> dict[str, Digests]:
 
 
 def record(source: Path = SOURCE) -> Digests:
-    """The digests of all runs, played in processes that import fedal from `source`."""
+    """The digests of all runs, computed in processes that import fedal from `source`."""
     with tempfile.TemporaryDirectory(prefix="golden-") as folder:
         command = [sys.executable, "-P", str(HERE / "golden_runs.py"), str(source), folder]
         environment = {**os.environ, "PYTHONPATH": str(source)}
-        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as player:
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
             try:
-                _, said = player.communicate()
+                _, errors = process.communicate()
             finally:
-                player.terminate()  # if this is left early: it ends what it has started
-        if player.returncode:
-            raise RuntimeError(f"golden_runs.py ended with {player.returncode}:\n{said[-4000:]}")
+                process.terminate()  # on an early exit: it ends its own children
+        if process.returncode:
+            raise RuntimeError(f"golden_runs.py exited with {process.returncode}:\n{errors[-4000:]}")
         return dict(json.loads((Path(folder) / "digests.json").read_text()))
 
 
@@ -75,7 +75,7 @@ def record_commit(commit: str) -> Digests:
 
 
 def differences(before: Digests, after: Digests) -> list[str]:
-    """`NAME: weights` for everything that is not the same, or only in one of them."""
+    """`NAME: weights` for everything that differs or is missing from one of them."""
     return [
         f"{name}: {what}"
         for name in before | after
@@ -88,7 +88,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--record", nargs="?", const="", metavar="COMMIT", help="store this machine's digests")
-    which.add_argument("--against", metavar="COMMIT", help="compare with that commit, played on this machine")
+    which.add_argument("--against", metavar="COMMIT", help="compare with that commit, run on this machine")
     options = parser.parse_args()
     key = machine()
     print(f"machine: {key}", flush=True)
@@ -102,7 +102,7 @@ def main() -> int:
     elif key in stored():
         before = stored()[key]
     else:
-        print(f"no record is stored for this kind of machine. Make one from a tree that is right: {RECORD}")
+        print(f"no digests are stored for this kind of machine. Record them from a correct tree: {RECORD}")
         return 1
     found = differences(before, record())
     print("\n".join(f"differs: {name}" for name in found) or f"{len(before)} runs: the same bits")

@@ -1,8 +1,8 @@
-"""Plays the runs whose bits are kept, and says their digests. Started as a script, with any tree's src in PYTHONPATH.
+"""Runs the golden runs and writes their digests. Started as a script, with any tree's src in PYTHONPATH.
 
     PYTHONPATH=TREE/src python -P tests/golden_runs.py TREE/src FOLDER
 
-writes digests.json into FOLDER, beside the runs. Only what outlives a restructuring is used: `fedal.Config`,
+writes digests.json into FOLDER, next to the runs. It uses only interfaces that survive restructuring: `fedal.Config`,
 `fedal.run`, `fedal.resume`, `fedal.data.from_tensors`, the command line, and the files in run folders.
 """
 
@@ -67,9 +67,9 @@ Digests = dict[str, dict[str, str]]
 
 
 def weights_digest(files: Iterable[Path]) -> str:
-    """sha256 of all tensors by the name of their file and their own: name, dtype, shape, bytes.
+    """sha256 of all tensors, ordered by file name and tensor name: name, dtype, shape, bytes.
 
-    The format is read by hand: what else a file says, and in which order its bytes lie, is not a weight.
+    The format is parsed by hand: other content of a file, and the order of its bytes, do not affect the weights.
     """
     sha = hashlib.sha256()
     for path in sorted(files):
@@ -85,7 +85,7 @@ def weights_digest(files: Iterable[Path]) -> str:
 
 
 def rows_digest(rows: Iterable[dict[str, Any]]) -> str:
-    """sha256 of rows without times; the order of keys does not count."""
+    """sha256 of rows without times, independent of the order of keys."""
     sha = hashlib.sha256()
     for row in rows:
         kept = {key: value for key, value in row.items() if key != "seconds"}
@@ -94,7 +94,7 @@ def rows_digest(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def run_digests(folder: Path) -> dict[str, str]:
-    """What is kept of a run that is complete."""
+    """The digests of a complete run."""
     assert (folder / "summary.json").exists(), f"{folder} is not complete"
     return {
         "weights": weights_digest((folder / "models").glob("*.safetensors")),
@@ -104,7 +104,7 @@ def run_digests(folder: Path) -> dict[str, str]:
 
 
 def _deployed_digests(folder: Path) -> dict[str, str]:
-    """The sites' weights, and of the server's rows what runs have too."""
+    """Digests of the sites' weights, and of the columns that the server's rows share with those of runs."""
     rows = [{key: row[key] for key in (*OF_A_SERVER, *OBSERVED)} for row in _rows(folder / "server/metrics.jsonl")]
     for row in rows:
         if not isinstance(row["participants"], int):
@@ -119,11 +119,11 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# processes: forked from this one, which has imported torch and computed nothing, so that they start at once
+# processes, forked from this one (torch imported, nothing computed yet), so that they start at once
 
 
 class Child:
-    """A function in a process of its own; what it prints is in `log`."""
+    """A function in its own process; its output goes to `log`."""
 
     def __init__(self, log: Path, work: Callable[[], object]) -> None:
         self._log = log
@@ -158,7 +158,7 @@ class Child:
             time.sleep(0.01)
         if self._code != 0:
             self.kill()
-            raise RuntimeError(f"{self._log.name} ended with {self._code}:\n{self._log.read_text()[-2000:]}")
+            raise RuntimeError(f"{self._log.name} exited with {self._code}:\n{self._log.read_text()[-2000:]}")
 
     def kill(self) -> None:
         if not self.ended():
@@ -211,21 +211,21 @@ def _kill_after_the_first_checkpoint(folder: Path) -> None:
     finally:
         child.kill()
     log = folder.with_suffix(".log").read_text()
-    assert list(folder.glob("checkpoints/*.json")), f"it made no checkpoint: {log[-2000:]}"
-    assert not (folder / "summary.json").exists(), "it ended before it could be killed"
+    assert list(folder.glob("checkpoints/*.json")), f"no checkpoint was written: {log[-2000:]}"
+    assert not (folder / "summary.json").exists(), "the run ended before it could be killed"
 
 
-# all of them
+# all runs
 
 
-def play_all(folder: Path) -> Digests:
+def run_all(folder: Path) -> Digests:
     import fedal
     import fedal.data
 
     deployment = Deployment(folder / "deployment")
     try:
         _kill_after_the_first_checkpoint(folder / "killed")
-        digests = {name: _played(folder / name, settings) for name, settings in RUNS.items()}
+        digests = {name: _digests_of(folder / name, settings) for name, settings in RUNS.items()}
         x, y = _images()
         fedal.run(fedal.Config(**IMAGES), folder / "images", data=fedal.data.from_tensors(x, y))
         assert "stacked = true" in (folder / "images/config.toml").read_text()
@@ -234,14 +234,14 @@ def play_all(folder: Path) -> Digests:
         digests["fedal, killed and resumed"] = run_digests(folder / "killed")
         digests["fedal, deployed"] = deployment.digests()
         with _one_ray():
-            digests |= {name: _played(folder / name, settings) for name, settings in ON_RAY.items()}
+            digests |= {name: _digests_of(folder / name, settings) for name, settings in ON_RAY.items()}
     finally:
         for child in deployment.children:
             child.kill()
     return digests
 
 
-def _played(out: Path, settings: dict[str, Any]) -> dict[str, str]:
+def _digests_of(out: Path, settings: dict[str, Any]) -> dict[str, str]:
     import fedal
 
     fedal.run(fedal.Config(**{**SMALL, **settings}), out)
@@ -250,7 +250,7 @@ def _played(out: Path, settings: dict[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def _one_ray() -> Iterator[None]:
-    """A Ray as a run starts it, for several: runs use the one that they find in their process."""
+    """Starts Ray once, as a run would, for several runs: runs use an existing Ray in their process."""
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # listens on loopback only
     import ray
 
@@ -272,16 +272,16 @@ def _images() -> tuple[Any, Any]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what ends the children
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that cleanup ends the children
     source, folder = (Path(word).resolve() for word in sys.argv[1:])
     import sklearn.datasets  # noqa: F401 - before the forks, which all use it
     import torch._dynamo  # noqa: F401
 
     import fedal
 
-    assert Path(fedal.__file__).is_relative_to(source), f"fedal is that of {fedal.__file__}, not of {source}"
+    assert Path(fedal.__file__).is_relative_to(source), f"imported {fedal.__file__}, expected fedal from {source}"
     assert fedal.run and fedal.Config and fedal.resume  # imported now
-    (folder / "digests.json").write_text(json.dumps(play_all(folder)))
+    (folder / "digests.json").write_text(json.dumps(run_all(folder)))
 
 
 if __name__ == "__main__":

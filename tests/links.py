@@ -7,11 +7,11 @@ import struct
 import threading
 from contextlib import suppress
 
-AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset instead of a farewell
+AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset instead of an orderly shutdown
 
 
 class _Pipe:
-    """One connection through the link: both directions stand still while `flows` is not set."""
+    """One connection through the link: both directions pause while `flows` is not set."""
 
     def __init__(self, near: socket.socket, far: socket.socket, flows: threading.Event) -> None:
         self._ends, self.flows = (near, far), flows
@@ -21,7 +21,7 @@ class _Pipe:
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                self.flows.wait()  # what was sent before a silence arrives after it, as TCP would repeat it
+                self.flows.wait()  # data sent before a silence arrives after it, as TCP would retransmit it
                 target.sendall(data)
         self.reset()
 
@@ -34,7 +34,7 @@ class _Pipe:
 
 
 class Link:
-    """Forwards to a port on loopback. Cut it with `reset` (both ends notice) or `silence` (nobody does)."""
+    """Forwards to a port on loopback. Cut it with `reset` (both ends notice) or `silence` (neither does)."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -60,14 +60,14 @@ class Link:
                     self._pipes.append(_Pipe(near, far, self._flows))
 
     def reset(self) -> None:
-        """Every connection breaks, new ones are refused."""
+        """Breaks every connection and refuses new ones."""
         self._refuses = True
         for pipe in self._pipes:
             pipe.reset()
         self._pipes.clear()
 
     def silence(self) -> None:
-        """Connections stay open and nothing arrives any more."""
+        """Keeps connections open, but nothing arrives any more."""
         self._flows.clear()
 
     def heal(self) -> None:
@@ -75,7 +75,7 @@ class Link:
         self._flows.set()
 
     def heal_for_new_connections(self) -> None:
-        """As a router that was restarted: the connections from before stay silent for ever."""
+        """Like a restarted router: existing connections stay silent for ever."""
         self._flows = threading.Event()
         self.heal()
 

@@ -1,4 +1,4 @@
-"""Memory: what this process holds, and the largest tensor that any operator makes."""
+"""Memory: the size of this process, and the largest tensor that any operator creates."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.utils._pytree import tree_leaves
 
 
 def resident_mb() -> float:
-    """What this process holds of the memory."""
+    """The resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 
 class Largest(TorchDispatchMode):
-    """Watches a block; `numbers` is the size of the largest result in it."""
+    """Watches a block; `numbers` is the element count of the largest result in it."""
 
     numbers = 0
 

@@ -1,4 +1,4 @@
-"""Bytes with random damage: what a bad disk or an enemy makes of a message or a file."""
+"""Bytes with random damage, as from a bad disk or an attacker."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import random
 
 
 def mutated(raw: bytes, chance: random.Random) -> bytes:
-    """Some bits flipped, bytes cut, doubled, inserted, or a length that promises too much."""
+    """The bytes with some bits flipped, bytes cut, doubled or inserted, or an excessive length field."""
     found = bytearray(raw)
     for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(min(len(found), chance.choice([60, len(found)])))  # half of them where the structure is
+        at = chance.randrange(min(len(found), chance.choice([60, len(found)])))  # half of them in the header
         kind = chance.randrange(5)
         if kind == 0:
             found[at] ^= 1 << chance.randrange(8)

@@ -1,4 +1,4 @@
-"""The guard of `make quick`: a test without the mark `processes` fails when it starts one."""
+"""The guard for `make quick`: a test without the mark `processes` fails if it starts one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 STARTERS = ((subprocess.Popen, "__init__"), (os, "fork"), (os, "posix_spawn"), (os, "system"), (BaseProcess, "start"))
-"""Every way from Python to a new process: pools, Ray, browsers and servers come by here."""
+"""Every way to start a process from Python: pools, Ray, browsers and servers all use one of these."""
 
-HARMLESS = ("fc-list",)  # matplotlib asks for fonts, once per machine
+HARMLESS = ("fc-list",)  # matplotlib lists fonts with it, once per machine
 
 
 @contextmanager

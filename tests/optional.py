@@ -1,4 +1,4 @@
-"""Packages of extras: where one is missing its tests are named as not run; where CI is true that is a failure."""
+"""Optional packages: tests of a missing one are skipped by name; with CI=true they fail instead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def needs(module: str, extra: str) -> Any:
-    """The module; without it, the test (or the file of tests) that asks is skipped by name."""
+    """The module; if it is missing, the calling test (or test file) is skipped by name."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -1,4 +1,4 @@
-"""The races are between equals: engine and naive loop compute the same, in every contender's way."""
+"""Benchmarks compare like with like: in every variant, engine and naive loop compute the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from benchmarks import against, timed_runs
 from benchmarks.engine_share import engine_share
 from benchmarks.operators import REST, TOP, as_markdown, operator_shares
-from benchmarks.workloads import LENET, Workload, contest
+from benchmarks.workloads import LENET, Workload, prepare_both
 from benchmarks.worktree import git, worktree
 
 FEW_LENETS = dataclasses.replace(LENET, clients=3, tau=2)
@@ -26,22 +26,22 @@ WIDE = Workload("WideResNets", "svhn", (3, 16, 16), ("wrn-10-1",), 2, rounds=1, 
     ids=["stacked", "single", "batch-norm"],
 )
 def test_the_engine_and_the_naive_loop_learn_the_same(workload: Workload, settings: dict[str, Any]) -> None:
-    with contest(workload, rounds=2, precision="fp64", **settings) as both:
+    with prepare_both(workload, rounds=2, precision="fp64", **settings) as both:
         before = both.difference()
         for _ in range(2):
-            both.play_engine()
-            both.play_naive()
+            both.run_engine()
+            both.run_naive()
         assert before == 0
         assert both.difference() < 1e-11
-        both.play_engine()
-        assert both.difference() > 1e-6  # it would be seen
+        both.run_engine()
+        assert both.difference() > 1e-6  # a real difference would show
 
 
-def test_the_engines_share_is_a_share() -> None:
+def test_the_engine_share_is_below_one_half() -> None:
     assert 0 < engine_share(FEW_LENETS, rounds=1) < 0.5
 
 
-def test_the_shares_of_operators_are_those_of_a_whole() -> None:
+def test_operator_shares_sum_to_one() -> None:
     shares = operator_shares(FEW_LENETS)
     assert sum(shares.values()) == pytest.approx(1)
     assert all(0 <= share < 1 for share in shares.values())
@@ -55,7 +55,7 @@ def test_a_tree_that_is_slower_in_most_pairs_is_named_and_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured = {"slower": [(10.0, 11.0), (20.0, 22.0), (10.0, 5.0)], "not": [(10.0, 10.4), (9.0, 30.0), (10.0, 1.0)]}
-    monkeypatch.setattr(against, "race", lambda *_: measured)
+    monkeypatch.setattr(against, "measure_pairs", lambda *_: measured)
     monkeypatch.setattr(against, "worktree", lambda commit: nullcontext(Path(commit)))
     assert against.main("a-commit", pairs=3) == 1
     printed = capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_a_tree_that_is_slower_in_most_pairs_is_named_and_fails(
     assert against.main("a-commit", pairs=3) == 0
 
 
-def test_what_is_timed_in_any_tree_is_played_in_this_one(tmp_path: Path) -> None:
+def test_timed_runs_work_in_this_tree(tmp_path: Path) -> None:
     small: dict[str, Any] = dict(method="local", models="mlp-small", clients=3, images=(1, 8, 8))
     assert timed_runs.per_iteration(tmp_path, rounds=100, **small) > 0
     assert isinstance(timed_runs.per_checkpoint(tmp_path, rounds=2, **small), float)
@@ -74,17 +74,17 @@ def test_what_is_timed_in_any_tree_is_played_in_this_one(tmp_path: Path) -> None
 
 @pytest.mark.processes
 def test_both_trees_are_measured_in_every_pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    script = tmp_path / "player.py"
+    script = tmp_path / "measuring.py"
     script.write_text("import sys\nfor n, line in enumerate(sys.stdin, 1): print(n * len(sys.argv[1]), flush=True)")
     monkeypatch.setattr(against, "SCRIPT", script)
-    short, long = next(iter(timed_runs.IN_PROCESS)), next(iter(timed_runs.OF_PROCESSES))
-    assert against.race(Path("a"), Path("aa"), [short, long], pairs=2) == {
+    short, long = next(iter(timed_runs.IN_PROCESS)), next(iter(timed_runs.OUT_OF_PROCESS))
+    assert against.measure_pairs(Path("a"), Path("aa"), [short, long], pairs=2) == {
         short: [(1.0, 2.0)] * 2,  # the best of three
         long: [(4.0, 8.0)] * 2,
     }
     script.write_text("")
-    with pytest.raises(SystemExit, match="has ended"):
-        against.race(Path("a"), Path("aa"), [short], pairs=1)
+    with pytest.raises(SystemExit, match="exited with"):
+        against.measure_pairs(Path("a"), Path("aa"), [short], pairs=1)
 
 
 @pytest.mark.processes

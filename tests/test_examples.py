@@ -1,4 +1,4 @@
-"""Every example is run as a person would run it, in an empty folder."""
+"""Runs every example as a user would, in an empty folder."""
 
 import ast
 import subprocess
@@ -23,7 +23,7 @@ def run_example(name: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_own_models_of_three_kinds_learn_together(tmp_path: Path) -> None:
+def test_custom_models_of_three_kinds_learn_together(tmp_path: Path) -> None:
     output = run_example("custom_model.py", tmp_path)
     accuracies = {line.split()[0]: float(line.split()[-1]) for line in output.splitlines()[:3]}
     assert accuracies.keys() == {"rows", "careful", "ready-made"}
@@ -31,14 +31,14 @@ def test_own_models_of_three_kinds_learn_together(tmp_path: Path) -> None:
     assert "9610 trained weights" in output
 
 
-def test_own_data_give_the_same_result_as_arrays_and_as_a_file(tmp_path: Path) -> None:
+def test_custom_data_produce_the_same_result_as_arrays_and_as_a_file(tmp_path: Path) -> None:
     lines = run_example("custom_data.py", tmp_path).splitlines()
     alone, together = (float(line.split("accuracy ")[1].split(",")[0]) for line in lines[1:3])
     assert together > alone
     assert lines[3].endswith(", the same")
 
 
-def test_own_method_runs_and_is_black_box(tmp_path: Path) -> None:
+def test_custom_method_runs_and_is_black_box(tmp_path: Path) -> None:
     lines = run_example("custom_method.py", tmp_path).splitlines()
     assert len(lines) == 3
     for line in lines:
@@ -67,11 +67,11 @@ def test_a_hand_written_numpy_learner_joins_and_both_sides_gain(tmp_path: Path) 
     assert better_together(output)
 
 
-def test_a_learner_of_ones_own_takes_under_40_lines() -> None:
+def test_a_custom_learner_takes_under_40_lines() -> None:
     assert len((EXAMPLES / "custom_learner.py").read_text(encoding="utf-8").splitlines()) < 40
 
 
-def test_a_jax_client_joins_and_everybody_gains(tmp_path: Path) -> None:
+def test_a_jax_client_joins_and_all_clients_gain(tmp_path: Path) -> None:
     needs("jax", "jax")
     needs("optax", "jax")
     output = run_example("jax_client.py", tmp_path)
@@ -79,10 +79,10 @@ def test_a_jax_client_joins_and_everybody_gains(tmp_path: Path) -> None:
     assert "norm of the trained hidden layer" in output
 
 
-def test_scikit_learn_clients_join_and_everybody_gains(tmp_path: Path) -> None:
+def test_scikit_learn_clients_join_and_all_clients_gain(tmp_path: Path) -> None:
     output = run_example("sklearn_client.py", tmp_path)
     assert better_together(output)
-    assert "200 trees are kept" in output
+    assert "200 trees, saved as arrays" in output
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

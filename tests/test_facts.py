@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import fedal
 from fedal import methods
-from fedal.cli.options import Said, takes_settings
+from fedal.cli.options import GivenSettings, takes_settings
 from fedal.config import Config
 from fedal.facts import Changes, facts_of, sent_to_sites, setting, without_effect
 from fedal.methods.client import ClientLogic
@@ -88,14 +88,14 @@ def test_a_new_setting_makes_a_different_run_unless_it_changes_nothing(changes: 
 
 def test_a_new_setting_is_an_option_of_every_command_with_settings() -> None:
     model = scratch(sites=False, changes="weights", option=True)
-    received: list[Said] = []
+    received: list[GivenSettings] = []
     app = typer.Typer()
 
     @app.command()
     @takes_settings(model=model, without=["seed"])
-    def command(*, before: int = 1, said: Said, after: int = 2) -> None:
-        """Listens."""
-        received.append(said)
+    def command(*, before: int = 1, given: GivenSettings, after: int = 2) -> None:
+        """Collects its settings."""
+        received.append(given)
 
     words = ["--fresh-air", "0.25", "--clients", "3", "--set", "tau=2"]
     answer = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -110,19 +110,19 @@ def test_a_new_setting_is_an_option_of_every_command_with_settings() -> None:
 
 
 def test_options_are_read_as_the_type_of_their_setting() -> None:
-    """`clients` is a number or tables, `models` a string or a list: the command line accepts only the former."""
-    received: list[Said] = []
+    """`clients` is a number or tables, `models` text or a list: a word on the command line can only be the first."""
+    received: list[GivenSettings] = []
     app = typer.Typer()
-    app.command()(takes_settings()(recorded_in(received)))
+    app.command()(takes_settings()(collected_in(received)))
     words = ["--clients", "3", "--models", "a,b", "--alpha", "1", "--engine", "ray", "--rounds", "2"]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     assert received[0].values == {"clients": 3, "models": "a,b", "alpha": 1.0, "engine": "ray", "rounds": 2}
     assert [type(value) for value in received[0].values.values()] == [int, str, float, int, str]
 
 
-def recorded_in(received: list[Said]) -> Any:
-    def command(said: Said) -> None:
-        received.append(said)
+def collected_in(received: list[GivenSettings]) -> Any:
+    def command(given: GivenSettings) -> None:
+        received.append(given)
 
     return command
 
@@ -156,7 +156,7 @@ def test_a_site_also_controls_its_own_method_options(custom_method: str) -> None
     told = {"method": custom_method, "options": {"strength": 2.0}}
     assert checked_settings(json.dumps(told)).options.model_dump()["strength"] == 2.0
     told["options"] = {"cache": "here"}
-    with pytest.raises(Refused, match="'cache', which is this site's to decide") as refused:
+    with pytest.raises(Refused, match="'cache', which only the site may set") as refused:
         checked_settings(json.dumps(told))
     assert refused.value.code == Code.SETTINGS
 

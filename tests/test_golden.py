@@ -1,4 +1,4 @@
-"""The bits of this tree are those that were stored: see golden.py, which also records them."""
+"""This tree reproduces the stored bits; golden.py records and compares them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optional import needs
 
 
 @pytest.mark.processes
-def test_the_bits_are_those_that_were_stored() -> None:
+def test_the_bits_match_the_stored_ones() -> None:
     key = golden.machine()
     if key not in golden.stored():
         pytest.skip(f"no golden bits are stored for {key}. From a tree that is right, type: {golden.RECORD}")
@@ -26,7 +26,7 @@ def test_the_bits_are_those_that_were_stored() -> None:
     assert golden.differences(golden.stored()[key], golden.record()) == []
 
 
-def test_every_method_is_recorded_on_every_kind_of_machine() -> None:
+def test_every_method_is_recorded_for_every_kind_of_machine() -> None:
     assert set(METHODS) == set(fedal.methods.MODULES)
     for key, digests in golden.stored().items():
         assert {*RUNS, *ON_RAY} < digests.keys(), key
@@ -61,14 +61,14 @@ def test_one_number_of_one_row_changes_the_digest_of_the_rows(folder: Path, file
     assert golden.differences({"run": before}, {"run": run_digests(folder)}) == [f"run: {what}"]
 
 
-def test_times_and_the_order_of_keys_do_not_count(folder: Path) -> None:
+def test_times_and_the_order_of_keys_are_ignored(folder: Path) -> None:
     rows: list[dict[str, Any]] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     later = [dict(reversed((row | {"seconds": 9.5}).items())) for row in copy.deepcopy(rows)]
     assert rows_digest(later) == rows_digest(rows)
     assert rows_digest(rows[1:]) != rows_digest(rows)
 
 
-def test_a_run_that_is_missing_is_a_difference() -> None:
+def test_a_missing_run_is_a_difference() -> None:
     one, none = {"fedal": {"weights": "a", "metrics": "b"}}, {}
     assert golden.differences(one, none) == golden.differences(none, one) == ["fedal: weights", "fedal: metrics"]
     assert golden.differences(one, one) == []

@@ -1,4 +1,4 @@
-"""A test without the mark `processes` cannot start one, whichever way it tries."""
+"""A test without the mark `processes` cannot start one by any means."""
 
 from __future__ import annotations
 

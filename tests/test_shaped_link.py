@@ -1,4 +1,4 @@
-"""The link of the prototype experiment: no byte changes, none is faster than the bandwidth, and all are counted."""
+"""The shaped link of the prototype experiment: it changes no byte, limits the bandwidth, and counts all bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def echo(listener: socket.socket) -> None:
 
 @pytest.fixture
 def link() -> Iterator[ShapedLink]:
-    """8 Mbit/s and 20 ms each way, to somebody who sends everything back."""
+    """8 Mbit/s and 20 ms each way, to an echo server."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=echo, args=(listener,))
         thread.start()
@@ -31,7 +31,7 @@ def link() -> Iterator[ShapedLink]:
         assert not thread.is_alive(), "a closed link ends its connections"
 
 
-def test_what_is_sent_arrives_unchanged_counted_and_not_before_its_time(link: ShapedLink) -> None:
+def test_data_arrive_unchanged_counted_and_delayed(link: ShapedLink) -> None:
     content = bytes(range(256)) * 800  # 0.2 s at 8 Mbit/s
     with socket.create_connection(("127.0.0.1", link.port)) as site:
         began = time.monotonic()
@@ -49,4 +49,4 @@ def test_connections_share_the_bandwidth() -> None:
     way = Direction(bits_per_s=8e6, delay_s=0.5)
     assert way.arrival(1_000_000, now=10.0) == pytest.approx(11.5)
     assert way.arrival(1_000_000, now=10.0) == pytest.approx(12.5), "the second waits for the first"
-    assert way.arrival(1_000_000, now=20.0) == pytest.approx(21.5), "a free link does not save up"
+    assert way.arrival(1_000_000, now=20.0) == pytest.approx(21.5), "idle time is not saved up"

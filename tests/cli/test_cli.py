@@ -1,4 +1,4 @@
-"""The command line: mistakes end in one message, exit 2 and nothing written."""
+"""The command line: a mistake ends in one message and exit code 2, and nothing is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def refused(*words: object, naming: str | tuple[str, ...], code: int = 2, lines: int = 1) -> Answer:
-    """Runs `fedal run ...`, which must end with one message and leave the current directory as it was."""
+    """Runs `fedal run ...`, which must end with one message and leave the current directory unchanged."""
     before = _files()
     answer = fedal("run", *words, "--out", "runs/a")
     assert answer.code == code, answer
@@ -32,7 +32,7 @@ def refused(*words: object, naming: str | tuple[str, ...], code: int = 2, lines:
 
 
 def _files() -> list[Path]:
-    """All there is here but what Python compiles of own modules."""
+    """All files here, except Python's compiled modules."""
     return [path for path in sorted(Path().rglob("*")) if "__pycache__" not in path.parts]
 
 
@@ -76,7 +76,7 @@ def test_a_mistake_is_reported_before_anything_is_written(words: list[str], nami
     refused(*words, naming=naming)
 
 
-def test_several_mistakes_are_answered_together() -> None:
+def test_several_mistakes_are_reported_together() -> None:
     answer = refused(
         "--method", "fedall", "--dataset", "digit", "--alpha", 0, "--set", "lr=nan",
         naming=('"fedal"', '"digits"', "alpha = 0", "lr = nan"), lines=4,
@@ -116,7 +116,7 @@ def test_public_and_private_samples_of_different_shape_are_refused() -> None:
     refused("--data", "mine.npz", "--public", "public.npz", "--clients", 2, naming=shown)
 
 
-def test_an_own_file_cut_short_is_refused() -> None:
+def test_a_truncated_data_file_is_refused() -> None:
     np.savez("mine.npz", x=np.zeros((200, 4), np.float32), y=np.arange(200) % 4)
     whole = Path("mine.npz").read_bytes()
     Path("mine.npz").write_bytes(whole[: len(whole) // 2])
@@ -170,7 +170,7 @@ def test_an_out_that_cannot_be_a_run_folder_is_refused(kind: str) -> None:
     assert [path.name for path in Path().iterdir()] == ["notes.txt"]
 
 
-def test_a_word_typer_does_not_know_ends_with_two() -> None:
+def test_an_unknown_word_exits_with_2() -> None:
     assert fedal("run", "--metod", "fedal").code == 2
     assert fedal("rum").code == 2
     assert fedal("resume", "nowhere").err.startswith("error: no run in nowhere")
@@ -197,7 +197,7 @@ def test_help_and_mistakes_do_not_wait_for_torch() -> None:
 
 
 @pytest.mark.processes
-def test_a_mistake_in_a_real_process_ends_with_two_and_one_line() -> None:
+def test_a_mistake_in_a_real_process_exits_with_2_and_one_line() -> None:
     answer = subprocess.run([*COMMAND, "run", "--alpha", "0", "--out", "a"], capture_output=True, text=True)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr == "error: alpha = 0.0: input should be greater than 0.\n"

@@ -1,4 +1,4 @@
-"""Messages as bytes and back, and the compiled contract beside its source."""
+"""Messages to bytes and back, and the compiled contract compared with its source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def example(kind: type[Message]) -> Message:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Message])
-def test_what_was_sent_is_what_arrives(kind: type[Message]) -> None:
+def test_a_decoded_message_equals_the_original(kind: type[Message]) -> None:
     sent = example(kind)
     raw = encode(sent).SerializeToString()
     arrived = Reader([kind], SIZES, torch.float32).read(pb.Payload.FromString(raw))
@@ -43,14 +43,14 @@ def test_what_was_sent_is_what_arrives(kind: type[Message]) -> None:
     assert same_bits(vars(arrived), vars(sent))
 
 
-def test_the_largest_message_is_known_before_one_is_read() -> None:
+def test_the_largest_message_size_is_known_in_advance() -> None:
     bound = largest_message([Outputs], SIZES, 1 << 28)
     assert len(encode(example(Outputs)).SerializeToString()) <= bound < 10_000
     assert largest_message([Weights], SIZES, 1 << 28) == 1 << 28
 
 
 @pytest.mark.processes
-def test_the_compiled_contract_is_that_of_the_source(tmp_path: Path) -> None:
+def test_the_compiled_contract_matches_its_source(tmp_path: Path) -> None:
     needs("grpc_tools", "dev")
     source = Path(fedal.__file__).parent / "deploy"
     made = tmp_path / "fedal.binpb"

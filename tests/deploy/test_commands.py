@@ -22,13 +22,13 @@ def test_plain_text_beyond_loopback_exits_with_2(tmp_path: Path, monkeypatch: py
     assert answer.code == 2 and "loopback" in answer.err and not (tmp_path / "federation").exists()
 
 
-def test_a_site_without_invitation_is_told_whom_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_without_invitation_is_told_to_ask_the_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     answer = fedal("join", "--server", "localhost:1", "--name", "site-1", "--data", "own.npz")
     assert answer.code == 2 and "invitation" in answer.err and list(tmp_path.iterdir()) == []
 
 
-def test_the_invitation_of_another_site_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_invitation_of_another_site_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert fedal("certs", "init", "--federation", "test").code == 0
     assert fedal("certs", "client", "site-2").code == 0
@@ -37,7 +37,7 @@ def test_the_invitation_of_another_site_is_noticed(tmp_path: Path, monkeypatch: 
     assert answer.code == 2 and "site-2" in answer.err
 
 
-def test_a_server_out_of_reach_ends_with_its_code(tmp_path: Path) -> None:
+def test_an_unreachable_server_exits_with_its_code(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path)
     words = ["--server", f"127.0.0.1:{free_port()}", "--name", "client-00", "--patience", "0"]
     words += ["--data", tmp_path / "sites/client-00.npz", "--state", tmp_path / "state"]
@@ -54,7 +54,7 @@ def test_a_server_out_of_reach_ends_with_its_code(tmp_path: Path) -> None:
         ("n_classes = 3", "public"),
     ],
 )
-def test_mistakes_in_the_deployment_table_are_named(tmp_path: Path, table: str, said: str) -> None:
+def test_mistakes_in_the_deployment_table_are_reported(tmp_path: Path, table: str, said: str) -> None:
     (tmp_path / "federation.toml").write_text(f"clients = 3\n[deployment]\n{table}\n")
     answer = fedal("serve", "--config", tmp_path / "federation.toml")
     assert answer.code == 2 and said in answer.err
@@ -73,19 +73,19 @@ def test_mistakes_in_the_deployment_table_are_named(tmp_path: Path, table: str, 
         ('{"lr": -1}', Code.SETTINGS),
     ],
 )
-def test_a_site_refuses_settings_that_are_not_the_servers_to_make(settings: str, code: str) -> None:
+def test_a_site_refuses_settings_that_the_server_may_not_set(settings: str, code: str) -> None:
     with pytest.raises(Refused) as refused:
         checked_settings(settings)
     assert refused.value.code == code
 
 
-def test_nothing_of_a_deployment_is_pickled_or_evaluated() -> None:
+def test_a_deployment_never_unpickles_or_evaluates() -> None:
     sources = Path(package.__file__).parent.glob("deploy/**/*.py")
     text = "".join(path.read_text() for path in sources)
     assert not [word for word in ("import pickle", "eval(", "exec(", "torch.load(", "import_module") if word in text]
 
 
-def test_the_data_of_a_site_that_do_not_fit_on_the_disk_leave_no_half_a_file(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_partial_site_file(tmp_path: Path) -> None:
     with files_up_to(10_000):
         refused = fedal("export-sites", "--config", ROOT / "configs/federation.toml", "--out", tmp_path / "sites")
     assert refused.code == 1 and str(tmp_path / "sites" / "client-00.npz") in refused.err

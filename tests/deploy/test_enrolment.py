@@ -1,4 +1,4 @@
-"""Enrolment with one-time tokens: the key stays at the site, a token is good once, and a request for no other key."""
+"""Enrolment with one-time tokens: keys stay at the site, a token works once, and a request only for its own key."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def csr(key: Any, *names: x509.GeneralName) -> bytes:
 
 
 def request_with(token_file: Path, path: Path, pem: bytes) -> Path:
-    """What a site with this token may send, whatever it asks for."""
+    """A request by a site with this token, for any certificate request."""
     token = json.loads(token_file.read_text())
     content = {"number": token["number"], "request": pem.decode(), "proof": enrolment._proof(token["secret"], pem)}
     path.write_text(json.dumps(content))
@@ -48,7 +48,7 @@ def issued(folder: Path) -> int:
     return len(certs.serials_of(folder, "site-1"))
 
 
-def test_sites_that_enrol_take_part_with_keys_that_nobody_else_has_seen(tmp_path: Path) -> None:
+def test_enrolled_sites_take_part_with_keys_that_never_left_them(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path, rounds=2)
     words = ("--config", tmp_path / "federation.toml", "--host", "127.0.0.1", "--out", tmp_path / "authority")
     assert fedal("certs", "all", *words, "--tokens").code == 0
@@ -83,12 +83,12 @@ def test_a_spent_token_is_refused_a_hundred_times(authority: Path, tmp_path: Pat
         again = (
             tmp_path / "site" / REQUEST if number == 0 else make_request(token, tmp_path / f"thief-{number}") / REQUEST
         )
-        with pytest.raises(ConfigError, match=r"spent or voided.*fedal certs revoke site-1"):
+        with pytest.raises(ConfigError, match=r"already spent or void.*fedal certs revoke site-1"):
             enrol(authority, again)
     assert (authority / "site-1.cert.pem").read_bytes() == before and issued(authority) == 1
 
 
-def test_of_many_who_spend_a_token_at_once_one_succeeds(authority: Path, tmp_path: Path) -> None:
+def test_of_many_concurrent_attempts_to_spend_a_token_one_succeeds(authority: Path, tmp_path: Path) -> None:
     token = make_token(authority, "site-1", None)
     requests = [make_request(token, tmp_path / f"claim-{number}") / REQUEST for number in range(16)]
 
@@ -104,18 +104,18 @@ def test_of_many_who_spend_a_token_at_once_one_succeeds(authority: Path, tmp_pat
     assert issued(authority) == 1
 
 
-def test_a_request_seen_on_the_way_cannot_be_turned_into_one_for_another_key(authority: Path, tmp_path: Path) -> None:
+def test_an_intercepted_request_cannot_be_reused_for_another_key(authority: Path, tmp_path: Path) -> None:
     request = make_request(make_token(authority, "site-1", None), tmp_path / "site") / REQUEST
     content = json.loads(request.read_text())
     content["request"] = csr(ec.generate_private_key(ec.SECP256R1())).decode()
     (tmp_path / "forged.json").write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="does not know the secret of the token for site-1"):
+    with pytest.raises(ConfigError, match="not made with the token for site-1"):
         enrol(authority, tmp_path / "forged.json")
     assert issued(authority) == 0
     assert enrol(authority, request)[0] == "site-1", "the attempt did not spend the token"
 
 
-def test_the_name_is_the_tokens_whatever_the_request_says(authority: Path, tmp_path: Path) -> None:
+def test_the_name_comes_from_the_token_not_from_the_request(authority: Path, tmp_path: Path) -> None:
     token = make_token(authority, "site-1", None)
     other = x509.UniformResourceIdentifier("fedal://test/site-2")
     pem = csr(ec.generate_private_key(ec.SECP256R1()), other, x509.DNSName("localhost"))
@@ -125,36 +125,36 @@ def test_the_name_is_the_tokens_whatever_the_request_says(authority: Path, tmp_p
     assert [name.value for name in names] == ["fedal://test/site-1"]
 
 
-def test_weak_keys_and_nonsense_are_refused_and_the_token_stays_good(authority: Path, tmp_path: Path) -> None:
+def test_weak_keys_and_garbage_are_refused_and_the_token_stays_valid(authority: Path, tmp_path: Path) -> None:
     token = make_token(authority, "site-1", None)
     good = csr(ec.generate_private_key(ec.SECP256R1()))
     pems = [csr(rsa.generate_private_key(65537, 2048)), csr(ec.generate_private_key(ec.SECP192R1())), b"", b"nonsense"]
     lines = good.decode().splitlines()
     lines[-2] = ("B" if lines[-2][8] == "A" else "A").join([lines[-2][:8], lines[-2][9:]])  # in the signature
     for pem in (*pems, "\n".join(lines).encode()):
-        with pytest.raises(ConfigError, match=r"elliptic key|no request for a certificate"):
+        with pytest.raises(ConfigError, match=r"elliptic-curve key|not a certificate request"):
             enrol(authority, request_with(token, tmp_path / "r.json", pem))
     assert enrol(authority, request_with(token, tmp_path / "r.json", good))[0] == "site-1"
 
 
-def test_a_token_has_an_end(authority: Path, tmp_path: Path) -> None:
+def test_a_token_expires(authority: Path, tmp_path: Path) -> None:
     request = make_request(make_token(authority, "site-1", None, hours=-0.001), tmp_path / "site") / REQUEST
-    with pytest.raises(ConfigError, match=r"was good until .* fedal certs token site-1"):
+    with pytest.raises(ConfigError, match=r"expired at .* fedal certs token site-1"):
         enrol(authority, request)
 
 
-def test_a_new_token_replaces_the_one_before(authority: Path, tmp_path: Path) -> None:
+def test_a_new_token_replaces_the_previous_one(authority: Path, tmp_path: Path) -> None:
     lost = make_request(make_token(authority, "site-1", None), tmp_path / "lost") / REQUEST
     found = make_request(make_token(authority, "site-1", None), tmp_path / "found") / REQUEST
-    with pytest.raises(ConfigError, match="spent or voided"):
+    with pytest.raises(ConfigError, match="already spent or void"):
         enrol(authority, lost)
     assert enrol(authority, found)[0] == "site-1"
 
 
-def test_revoking_a_site_voids_its_open_tokens_and_no_other(authority: Path, tmp_path: Path) -> None:
+def test_revoking_a_site_voids_only_its_own_unused_tokens(authority: Path, tmp_path: Path) -> None:
     requests = {site: make_request(make_token(authority, site, None), tmp_path / site) / REQUEST for site in ("a", "b")}
     assert fedal("certs", "revoke", "a", "--out", authority).code == 0
-    with pytest.raises(ConfigError, match="spent or voided"):
+    with pytest.raises(ConfigError, match="already spent or void"):
         enrol(authority, requests["a"])
     assert enrol(authority, requests["b"])[0] == "b"
     serial = x509.load_pem_x509_certificate((authority / "b.cert.pem").read_bytes()).serial_number
@@ -177,7 +177,7 @@ def test_a_crash_while_signing_costs_the_token_and_nothing_else(
     assert enrol(authority, again)[0] == "site-1"
 
 
-def test_a_torn_line_in_the_list_of_certificates_hides_no_other(authority: Path, tmp_path: Path) -> None:
+def test_a_torn_line_in_the_list_of_certificates_hides_no_other_line(authority: Path, tmp_path: Path) -> None:
     certs.issue_client(authority, "site-1", None)
     with open(authority / certs.ISSUED, "a") as file:
         file.write('{"name": "site-1", "ser')
@@ -198,7 +198,7 @@ def test_a_renewal_keeps_the_key(authority: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"secret": "x", "until": "soon", "days": 1}', "\x00"])
-def test_a_damaged_memory_of_a_token_is_named_and_stands_in_nobodys_way(
+def test_a_damaged_token_record_is_reported_and_blocks_nothing_else(
     authority: Path, tmp_path: Path, content: str
 ) -> None:
     request = make_request(make_token(authority, "site-1", None), tmp_path / "site") / REQUEST
@@ -243,7 +243,7 @@ def spoil_hash(token: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [change_site, drop_secret, spoil_authority, spoil_hash])
-def test_a_token_that_was_damaged_leaves_nothing_behind(
+def test_a_damaged_token_leaves_nothing_behind(
     authority: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:
     content = json.loads(make_token(authority, "site-1", None).read_text())
@@ -254,23 +254,23 @@ def test_a_token_that_was_damaged_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"number": "../../x", "request": "", "proof": ""}', None])
-def test_a_request_that_is_none_is_named(authority: Path, tmp_path: Path, content: str | None) -> None:
+def test_an_invalid_request_is_reported(authority: Path, tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "r.json").write_text(content)
     answer = fedal("certs", "enrol", tmp_path / "r.json", "--out", authority)
     assert answer.code == 2 and "r.json" in answer.err
 
 
-def test_a_request_for_another_authority_is_told_so(authority: Path, tmp_path: Path) -> None:
+def test_a_request_for_another_ca_is_reported(authority: Path, tmp_path: Path) -> None:
     certs.init(tmp_path / "other", "other")
     request = make_request(make_token(tmp_path / "other", "site-1", None), tmp_path / "site") / REQUEST
-    with pytest.raises(ConfigError, match="never made that token"):
+    with pytest.raises(ConfigError, match="did not make its token"):
         enrol(authority, request)
     with pytest.raises(ConfigError, match="is the invitation of site-1 in other"):
         make_request(make_token(authority, "site-1", None), tmp_path / "site")
 
 
-def test_a_site_that_waits_for_its_certificate_is_told_so(authority: Path, tmp_path: Path) -> None:
+def test_a_site_without_its_certificate_is_told_what_to_do(authority: Path, tmp_path: Path) -> None:
     folder = make_request(make_token(authority, "site-1", None), tmp_path / "site")
     answer = fedal("join", "--server", "localhost:1", "--name", "site-1", "--data", "x.npz", "--invitation", folder)
     assert answer.code == 2 and f"Send {folder / REQUEST} to the operator" in answer.err

@@ -1,4 +1,4 @@
-"""Messages that no honest site sends: each is refused with its code, and the server's state stays as it was."""
+"""Messages that no honest site sends: each is refused with its code, and the server's state does not change."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ KINDS: dict[str, tuple[Callable[[pb.Upload], Any], str]] = {
     "no dtype": (tensor_with(dtype=""), Code.WRONG_DTYPE),
     "big-endian": (tensor_with(dtype=">f4"), Code.WRONG_DTYPE),
     "float64": (reshaped(B, K, dtype="float64"), Code.WRONG_DTYPE),
-    "whole numbers": (reshaped(B, K, dtype="int32"), Code.WRONG_DTYPE),
+    "integers": (reshaped(B, K, dtype="int32"), Code.WRONG_DTYPE),
     "no axes": (reshaped(), Code.WRONG_SHAPE),
     "one axis": (reshaped(B * K), Code.WRONG_SHAPE),
     "no rows": (reshaped(0, K), Code.WRONG_SHAPE),
@@ -119,7 +119,7 @@ KINDS: dict[str, tuple[Callable[[pb.Upload], Any], str]] = {
     "a second hello": (instead(pb.FromSite(hello=pb.Hello(site="client-01"))), Code.UNEXPECTED),
     "an empty message": (instead(pb.FromSite()), Code.UNEXPECTED),
     "the end of another round": (instead(pb.FromSite(done=pb.Done(round=7))), Code.WRONG_INCARNATION),
-    "bytes that are no message": (instead(b"\xff" * 64), Code.NOT_A_MESSAGE),
+    "bytes that are not a message": (instead(b"\xff" * 64), Code.NOT_A_MESSAGE),
     "a pickle": (instead(b"cos\nsystem\n(S'true'\ntR."), Code.NOT_A_MESSAGE),
     "a megabyte": (instead(b"\0" * (1 << 20)), "RESOURCE_EXHAUSTED"),
 }
@@ -127,7 +127,7 @@ KINDS: dict[str, tuple[Callable[[pb.Upload], Any], str]] = {
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rehearsal, Any]]:
-    """A server with two honest sites; the third seat is the attacker's, with a good certificate."""
+    """A server with two honest sites; the third seat is the attacker's, with a valid certificate."""
     rehearsal = Rehearsal(tmp_path_factory.mktemp("hostile"), {"deadline_s": 5.0})
     with rehearsal.service() as service:
         for site in SITES[1:]:
@@ -143,7 +143,7 @@ def good_upload(service: Any, begin: pb.Begin) -> pb.Upload:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_hostile_message_is_refused_by_its_code_and_changes_nothing(scene: Any, name: str) -> None:
+def test_a_hostile_message_is_refused_with_its_code_and_changes_nothing(scene: Any, name: str) -> None:
     attack(*scene, name)
 
 
@@ -187,7 +187,7 @@ HELLOS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", HELLOS)
-def test_a_hello_that_does_not_fit_is_refused_by_its_code(scene: Any, name: str) -> None:
+def test_a_wrong_hello_is_refused_with_its_code(scene: Any, name: str) -> None:
     rehearsal, service = scene
     changes, expected = HELLOS[name]
     before = state_hash(service)
@@ -198,7 +198,7 @@ def test_a_hello_that_does_not_fit_is_refused_by_its_code(scene: Any, name: str)
     assert state_hash(service) == before
 
 
-def test_a_good_certificate_outside_the_roster_is_refused(scene: Any) -> None:
+def test_a_valid_certificate_outside_the_roster_is_refused(scene: Any) -> None:
     rehearsal, _ = scene
     stranger = Stranger(rehearsal.address, rehearsal.invitation("stranger"))
     stranger.hello("stranger")

@@ -1,4 +1,4 @@
-"""Files from somebody else are data: no pickle in any of them is executed, and each is refused by name."""
+"""Files from others are data: no pickle in them is executed, and each bad file is refused by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from splits import same_bits
 
 
 class Bomb:
-    """Executed as soon as somebody unpickles it."""
+    """Executes code when it is unpickled."""
 
     def __init__(self, sentinel: Path, function: Callable[..., Any]) -> None:
         self._sentinel, self._function = sentinel, function
@@ -36,7 +36,7 @@ class Bomb:
 
 
 def bombs(sentinel: Path) -> list[bytes]:
-    """Every protocol and several functions, bare, as an array of objects, and inside archives as torch and numpy do."""
+    """Pickles of every protocol and several functions: bare, as object arrays, and in torch and NumPy archives."""
     found = []
     for function in (os.mkdir, os.mkfifo):
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
@@ -107,24 +107,24 @@ def test_the_bombs_are_real(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.soak)])
-def test_a_mutated_checkpoint_is_refused_or_is_what_was_saved(tmp_path: Path, count: int) -> None:
+def test_a_mutated_checkpoint_is_refused_or_equals_the_saved_one(tmp_path: Path, count: int) -> None:
     saved = {"round": 3, "learner": {"weight": torch.arange(12.0).reshape(3, 4), "steps": torch.tensor(7)}}
     save_checkpoint(tmp_path, 3, saved)
-    sound = {path: path.read_bytes() for path in tmp_path.glob("round-*")}
+    intact = {path: path.read_bytes() for path in tmp_path.glob("round-*")}
     chance, refused = random.Random(0), Counter[str]()
     for _ in range(count):
-        path = chance.choice(sorted(sound))
-        path.write_bytes(mutated(sound[path], chance))
+        path = chance.choice(sorted(intact))
+        path.write_bytes(mutated(intact[path], chance))
         try:
             rounds, state = load_checkpoint(tmp_path / "round-0000003.json")
             assert rounds == 3 and same_bits(state, saved)
         except CheckpointError:
             refused[path.suffix] += 1
-        path.write_bytes(sound[path])
-    assert len(sound) == 2 and min(refused.values()) > 0.45 * count
+        path.write_bytes(intact[path])
+    assert len(intact) == 2 and min(refused.values()) > 0.45 * count
 
 
-def test_hostile_checkpoints_of_a_site_fall_back_to_the_sound_one(tmp_path: Path) -> None:
+def test_hostile_checkpoints_of_a_site_fall_back_to_the_intact_one(tmp_path: Path) -> None:
     for round_ in (3, 4):
         save_checkpoint(tmp_path, round_, {"round": round_})
     (tmp_path / "round-0000004.tensors").write_bytes(bombs(tmp_path / "executed")[-1])

@@ -1,4 +1,4 @@
-"""Certificates come to an end: revoked while a federation runs, renewed without a restart, refused when unusable."""
+"""The end of certificates: revoked while a federation runs, renewed without a restart, refused if unusable."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_revoked_site_is_refused_at_once_and_returns_with_a_new_certificate(tm
     assert rehearsal.deployed() == rehearsal.alone()
 
 
-def test_with_policy_continue_the_others_go_on_without_a_revoked_site(tmp_path: Path) -> None:
+def test_with_policy_continue_the_others_continue_without_a_revoked_site(tmp_path: Path) -> None:
     deployment = {"policy": "continue", "deadline_s": 2.0}
     rehearsal = Rehearsal(tmp_path, deployment, clients=4, rounds=12)
     certs.issue_client(tmp_path / "certs", "client-03", None)
@@ -60,7 +60,7 @@ def test_with_policy_continue_the_others_go_on_without_a_revoked_site(tmp_path: 
     assert [bool(failure) for _, failure in joined] == [False, False, False, True]
 
 
-def test_a_revoked_operator_learns_nothing_more(tmp_path: Path) -> None:
+def test_a_revoked_operator_is_refused(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path)
     with rehearsal.service(), open_channel(rehearsal.address, rehearsal.invitation("operator")) as channel:
         assert ask_status(channel, 10).federation == "test"
@@ -70,7 +70,7 @@ def test_a_revoked_operator_learns_nothing_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no list", "of another authority"])
-def test_a_list_that_this_authority_did_not_sign_changes_nothing(tmp_path: Path, content: Any) -> None:
+def test_a_list_not_signed_by_this_ca_changes_nothing(tmp_path: Path, content: Any) -> None:
     rehearsal, events = Rehearsal(tmp_path), []
     if isinstance(content, str):
         certs.init(tmp_path / "other", "test")
@@ -92,8 +92,8 @@ def test_a_list_that_this_authority_did_not_sign_changes_nothing(tmp_path: Path,
         pass
 
 
-def test_a_certificate_whose_record_does_not_fit_on_the_disk_is_not_made(tmp_path: Path) -> None:
-    """Nobody could revoke it. A part of the record is written, the rest is refused."""
+def test_no_certificate_is_issued_if_its_record_cannot_be_written(tmp_path: Path) -> None:
+    """It could not be revoked. Here the disk accepts only a part of the record."""
     certs.init(tmp_path, "clinics")
     certs.issue_client(tmp_path, "site-1", None)
     record = tmp_path / certs.ISSUED
@@ -106,7 +106,7 @@ def test_a_certificate_whose_record_does_not_fit_on_the_disk_is_not_made(tmp_pat
     assert len(certs.revoke(tmp_path, "site-1")) == 1
 
 
-def test_nobody_is_revoked_by_a_mistyped_name(tmp_path: Path) -> None:
+def test_a_mistyped_name_revokes_no_site(tmp_path: Path) -> None:
     assert fedal("certs", "init", "--out", tmp_path / "certs").code == 0
     assert fedal("certs", "client", "site-1", "--out", tmp_path / "certs").code == 0
     answer = fedal("certs", "revoke", "site-2", "--out", tmp_path / "certs")
@@ -114,7 +114,7 @@ def test_nobody_is_revoked_by_a_mistyped_name(tmp_path: Path) -> None:
 
 
 def test_certificates_renewed_while_a_federation_runs_change_no_bit(tmp_path: Path) -> None:
-    """The server shows its new one at the next handshake, a site uses its own; the old server key is of no use then."""
+    """The server uses its new certificate at the next handshake, a site at its next connection; the old key fails."""
     rehearsal, events = Rehearsal(tmp_path, rounds=12, checkpoint_every=6), []
     with rehearsal.service(lambda event, **fields: events.append(event)) as service:
         joined = [rehearsal.join_in_thread(site) for site in SITES]
@@ -161,7 +161,7 @@ def a_pickle(folder: Path) -> None:
 
 UNUSABLE: dict[str, tuple[Callable[[Path], None], str]] = {
     "garbage": (garbage, "Copy the folder again"),
-    "the key of another": (key_of_another, "does not belong"),
+    "the key of another": (key_of_another, "does not match"),
     "expired": (expired, "valid from"),
     "missing": (missing, "cannot be read"),
     "a pickle": (a_pickle, "Copy the folder again"),
@@ -169,7 +169,7 @@ UNUSABLE: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_unusable_files_are_named_before_anything_starts(
+def test_unusable_files_are_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     rehearsal = Rehearsal(tmp_path)
@@ -186,7 +186,7 @@ def test_unusable_files_are_named_before_anything_starts(
     assert not (tmp_path / "executed").exists()
 
 
-def test_an_end_that_is_near_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_about_to_expire_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     certs.init(tmp_path / "certs", "fedal")
     certs.issue_client(tmp_path / "certs", "operator", None, days=5)

@@ -1,4 +1,4 @@
-"""What any number of hostile bytes can cost: typed refusals, an unchanged state, bounded memory, served neighbours."""
+"""The cost of hostile bytes is bounded: typed refusals, unchanged state, bounded memory, other sites still served."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Nowhere:
 
 
 def waiting_seat() -> tuple[Seat, _Nowhere]:
-    """A seat whose site was asked for the first upload of round 0 in incarnation 7."""
+    """A seat that awaits the first upload of round 0 in incarnation 7."""
 
     def validate(site: str, upload: pb.Upload) -> Outputs:
         message = READER.read(upload.payload)
@@ -65,8 +65,8 @@ def good_upload() -> pb.Upload:
 @pytest.mark.parametrize(
     "count", [20_000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])]
 )
-def test_mutated_messages_are_refused_by_a_code_or_are_sound(count: int) -> None:
-    """Never another error, never an answer with other than finite numbers of the agreed shape."""
+def test_mutated_messages_are_refused_with_a_code_or_valid(count: int) -> None:
+    """Never any other error, and never an answer with non-finite values or the wrong shape."""
     seed = 0
     raw = pb.FromSite(upload=good_upload()).SerializeToString()
     chance, taken, refused = random.Random(seed), 0, set()
@@ -82,7 +82,7 @@ def test_mutated_messages_are_refused_by_a_code_or_are_sound(count: int) -> None
             (values,) = answer.message.tensors().values()
             assert values.shape == (B, K) and torch.isfinite(values).all() and values.abs().max() <= LARGEST
             taken += 1
-    assert taken > count / 100, "mutations that reach no check show nothing"
+    assert taken > count / 100, "mutations that reach no check prove nothing"
     assert {Code.NOT_A_MESSAGE, Code.WRONG_INCARNATION, Code.UNDECLARED, Code.WRONG_LENGTH, Code.WRONG_DTYPE} <= refused
 
 
@@ -91,21 +91,21 @@ TOO_LARGE = [0x7F7FFFFF, 0xFF7FFFFF, 0x7E967699, 0xFE967699, 0x49742408, 0xC9742
 SPECIAL = np.array([*INFINITE, *TOO_LARGE], np.uint32).view(np.float32)
 
 
-def test_every_special_number_is_refused_at_every_position() -> None:
-    sound = np.zeros((B, K), np.float32)
+def test_every_special_value_is_refused_at_every_position() -> None:
+    valid = np.zeros((B, K), np.float32)
     for value in SPECIAL:
         for position in range(B * K):
-            array = sound.copy()
+            array = valid.copy()
             array.flat[position] = value
             with pytest.raises(Refused) as refused:
                 READER.read(encode(Outputs(torch.from_numpy(array))))
             assert refused.value.code in (Code.NOT_FINITE, Code.OUT_OF_RANGE)
-    for value in (1e6, -1e6, 1e-45, -0.0):  # the limit itself, a subnormal number and minus zero are sound
+    for value in (1e6, -1e6, 1e-45, -0.0):  # the limit itself, a subnormal number and minus zero are valid
         READER.read(encode(Outputs(torch.full((B, K), value))))
 
 
 @pytest.mark.parametrize("length", [2**20, 2**31 - 1, 2**32, 2**63 - 1])
-def test_a_length_that_promises_too_much_allocates_nothing(length: int) -> None:
+def test_an_excessive_announced_length_allocates_nothing(length: int) -> None:
     digits, rest = [], length
     while rest:
         digits.append(rest & 0x7F | 0x80)
@@ -129,7 +129,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rehearsal,
         yield rehearsal, events
 
 
-def test_a_compressed_message_is_refused_whatever_it_would_become(scene: Any) -> None:
+def test_any_compressed_message_is_refused(scene: Any) -> None:
     rehearsal, _ = scene
     with open_channel(rehearsal.address, rehearsal.invitation("client-00"), 1 << 28) as channel:
         call = channel.stream_stream(f"/{SERVICE}/Join", lambda raw: raw, pb.FromServer.FromString)
@@ -139,8 +139,8 @@ def test_a_compressed_message_is_refused_whatever_it_would_become(scene: Any) ->
     assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_names_that_are_paths_or_escapes_get_nowhere(scene: Any, tmp_path: Path) -> None:
-    """Five hundred hostile names: as a site's certificate, in a roster, and in a greeting."""
+def test_names_that_are_paths_or_escapes_are_refused(scene: Any, tmp_path: Path) -> None:
+    """Five hundred hostile names: in a site's certificate, in a roster, and in a Hello."""
     rehearsal, events = scene
     chance = random.Random(0)
     pieces = ["..", "/", "\\", "\x1b[2J", "\n", "\0", "%s", "$(id)", "'", '"', ";", "A", "ü", "a", "-", " ", "\u202e"]
@@ -164,7 +164,7 @@ def test_names_that_are_paths_or_escapes_get_nowhere(scene: Any, tmp_path: Path)
 
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])])
 def test_a_storm_of_connections_leaves_nothing_behind(tmp_path: Path, count: int) -> None:
-    """Strangers who hang up, say nonsense or begin a handshake and leave; afterwards the sites train as always."""
+    """Unknown clients hang up, send garbage or abandon a handshake; afterwards the sites train as usual."""
     rehearsal = Rehearsal(tmp_path)
     openings = (b"", b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("1603010200010001fc0303"), b"\xff" * 100)
     with rehearsal.service() as service:
@@ -215,7 +215,7 @@ def sending(chunks: list[bytes]) -> Any:
     return SimpleNamespace(unary_stream=lambda *_: lambda request: (pb.Chunk(data=chunk) for chunk in chunks))
 
 
-def test_any_flipped_bit_of_the_public_set_is_noticed() -> None:
+def test_any_flipped_bit_of_the_public_set_is_detected() -> None:
     public_x, chance = np.random.default_rng(0).normal(size=(40, 8, 8)).astype(np.float32), random.Random(0)
     raw = public_x.tobytes()
     assert np.array_equal(_fetch_public(sending([raw[:1000], raw[1000:]]), announced(public_x)), public_x)
@@ -228,7 +228,7 @@ def test_any_flipped_bit_of_the_public_set_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("case", ["too little", "too much", "endless", "empty", "huge", "not finite"])
-def test_a_public_set_of_another_size_or_without_sense_is_refused(case: str) -> None:
+def test_a_public_set_of_wrong_size_or_values_is_refused(case: str) -> None:
     public_x = np.zeros((4, 2), np.float32)
     welcome, chunks = announced(public_x), [public_x.tobytes()]
     if case == "too little":
@@ -249,7 +249,7 @@ def test_a_public_set_of_another_size_or_without_sense_is_refused(case: str) -> 
     assert refused.value.code == Code.PUBLIC_SET
 
 
-def test_own_samples_in_the_public_set_are_counted() -> None:
+def test_private_samples_in_the_public_set_are_counted() -> None:
     public = np.random.default_rng(0).normal(size=(20, 3, 3)).astype(np.float32)
     own = np.concatenate([public[4:7], public[:2] + 1e-6, np.zeros((5, 3, 3), np.float32)])
     assert _count_shared(own, public) == 3

@@ -1,4 +1,4 @@
-"""A link that is cut and heals, by a reset that both ends notice or a silence that nobody does: the same bits."""
+"""A link that is cut and heals, by a reset that both ends notice or by silence that neither does: the same bits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Scene:
 
 @contextmanager
 def scene(folder: Path, deadline_s: float, rounds: int = 60) -> Iterator[Scene]:
-    """Plays a run to its end around the test's block; afterwards every site has the bits of one process."""
+    """Runs a federation around the test's block; at the end every site is bit-identical to a run in one process."""
     lost: list[str] = []
 
     def log(event: str, **fields: Any) -> None:
@@ -53,7 +53,7 @@ def scene(folder: Path, deadline_s: float, rounds: int = 60) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize(("cut", "times", "seconds"), [(Link.reset, 4, 0.1), (Link.silence, 2, 0.5)])
-def test_a_link_that_is_cut_for_less_than_the_deadline_loses_no_round(
+def test_a_link_cut_for_less_than_the_deadline_loses_no_round(
     tmp_path: Path, cut: Callable[[Link], None], times: int, seconds: float
 ) -> None:
     with scene(tmp_path, deadline_s=30) as running:
@@ -66,7 +66,7 @@ def test_a_link_that_is_cut_for_less_than_the_deadline_loses_no_round(
 
 
 @pytest.mark.parametrize("cut", [Link.silence, pytest.param(Link.reset, marks=pytest.mark.soak)])
-def test_a_link_that_is_cut_beyond_the_deadline_takes_all_back_to_the_committed_round(
+def test_a_link_cut_beyond_the_deadline_returns_all_to_the_committed_round(
     tmp_path: Path, cut: Callable[[Link], None]
 ) -> None:
     with scene(tmp_path, deadline_s=1) as running:
@@ -78,8 +78,8 @@ def test_a_link_that_is_cut_beyond_the_deadline_takes_all_back_to_the_committed_
 
 
 @pytest.mark.soak
-def test_a_connection_that_a_router_forgot_is_given_up_and_made_anew(tmp_path: Path) -> None:
-    """No end ever hears of it: only the pings of the site can notice, within half a minute."""
+def test_a_connection_that_a_router_dropped_silently_is_reopened(tmp_path: Path) -> None:
+    """Neither end is notified: only the site's pings detect it, within half a minute."""
     with scene(tmp_path, deadline_s=1) as running:
         running.wait_for_rounds(15)
         running.link.silence()
@@ -87,4 +87,4 @@ def test_a_connection_that_a_router_forgot_is_given_up_and_made_anew(tmp_path: P
         running.link.heal_for_new_connections()
         silent_since = time.monotonic()
         wait_for(lambda: running.service.seats[CUT].connected)
-        print(f"\na forgotten connection was made anew after {time.monotonic() - silent_since:.0f} s")
+        print(f"\na forgotten connection was reopened after {time.monotonic() - silent_since:.0f} s")

@@ -1,4 +1,4 @@
-"""What an operator relies on: the log, the status, a stop that loses nothing."""
+"""What an operator relies on: the log, the status, and a stop that loses nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deployments import SITES, Rehearsal, Stranger, wait_for
 from fedal.deploy.service import log_line
 
 
-def test_the_status_names_who_keeps_the_others_waiting(tmp_path: Path) -> None:
+def test_the_status_names_stragglers(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path, {"deadline_s": 4.0})
     with rehearsal.service() as service:
         silent = Stranger(rehearsal.address, rehearsal.invitation("client-00"))
@@ -59,7 +59,7 @@ def test_a_stopped_server_has_committed_its_round_and_logged_nothing_but_json(tm
     assert rehearsal.deployed() == rehearsal.alone()
 
 
-def test_lines_that_two_threads_log_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_of_two_threads_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = open(tmp_path / "log", "wb", buffering=0)  # noqa: SIM115 - closed with the wrapper
     with io.TextIOWrapper(raw, line_buffering=True, write_through=True) as file:  # type: ignore[arg-type]  # as stderr is
         monkeypatch.setattr("sys.stderr", file)
@@ -72,12 +72,12 @@ def test_lines_that_two_threads_log_do_not_mix(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_a_log_that_cannot_be_written_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_log_write_does_not_stop_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     descriptor = os.open("/dev/full", os.O_WRONLY)
     file = os.fdopen(os.dup(descriptor), "w", buffering=1)
     monkeypatch.setattr("sys.stderr", file)
     log_line("joined", site="client-00")
     monkeypatch.undo()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # so that what is left in the buffer has a place to go
+    os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # so that the rest of the buffer can be flushed
     file.close()
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The server and its sites in threads of one process: rounds, recovery, and who is let in."""
+"""The server and its sites in threads of one process: rounds, recovery and admission."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
     return Rehearsal(tmp_path)
 
 
-def play_to_the_end(rehearsal: Rehearsal, sites: tuple[str, ...] = SITES) -> None:
+def run_to_completion(rehearsal: Rehearsal, sites: tuple[str, ...] = SITES) -> None:
     with rehearsal.service() as service:
         joined = [rehearsal.join_in_thread(site) for site in sites]
         wait_for(lambda: service.folder.summary.exists() or any(failure for _, failure in joined))
@@ -35,7 +35,7 @@ def play_to_the_end(rehearsal: Rehearsal, sites: tuple[str, ...] = SITES) -> Non
 
 
 @pytest.mark.parametrize("method", ["fedal", "fedmd", "local", "cfd", "fedproto", "fedavg"])
-def test_a_deployed_federation_has_the_bits_of_one_process(tmp_path: Path, method: str) -> None:
+def test_a_deployed_federation_is_bit_identical_to_one_process(tmp_path: Path, method: str) -> None:
     options = {} if method in ("cfd",) else {"tau": 2}
     rehearsal = Rehearsal(tmp_path, method=method, options=options, models="cnn-small", rounds=2)
     with rehearsal.service() as service:
@@ -45,7 +45,7 @@ def test_a_deployed_federation_has_the_bits_of_one_process(tmp_path: Path, metho
     assert rehearsal.deployed() == rehearsal.alone()
 
 
-def test_the_record_says_who_took_part_and_what_sites_agreed_to_send(rehearsal: Rehearsal) -> None:
+def test_the_record_lists_participants_and_shared_metrics(rehearsal: Rehearsal) -> None:
     with rehearsal.service() as service:
         joined = [rehearsal.join_in_thread(site, share_metrics=site == "client-01") for site in SITES]
         wait_for(service.folder.summary.exists)
@@ -62,7 +62,7 @@ def test_the_record_says_who_took_part_and_what_sites_agreed_to_send(rehearsal: 
     assert "mean over 1 of 3 sites" in report.read_text(encoding="utf-8")
 
 
-def test_a_site_that_lost_its_state_is_let_in_only_by_the_operators_word(rehearsal: Rehearsal) -> None:
+def test_a_site_that_lost_its_state_is_admitted_only_with_restart(rehearsal: Rehearsal) -> None:
     with rehearsal.service() as service:
         for site in SITES:
             rehearsal.join_in_thread(site)
@@ -78,7 +78,7 @@ def test_a_site_that_lost_its_state_is_let_in_only_by_the_operators_word(rehears
         assert not failure
 
 
-def test_a_silent_site_is_noticed_by_the_deadline_and_all_return_to_the_committed_round(tmp_path: Path) -> None:
+def test_a_silent_site_misses_the_deadline_and_all_return_to_the_committed_round(tmp_path: Path) -> None:
     rehearsal, events = Rehearsal(tmp_path, {"deadline_s": 2.0}), []
     with rehearsal.service(lambda event, **fields: events.append((event, fields))) as service:
         silent = Stranger(rehearsal.address, rehearsal.invitation("client-00"))
@@ -92,18 +92,18 @@ def test_a_silent_site_is_noticed_by_the_deadline_and_all_return_to_the_committe
     assert rehearsal.deployed() == rehearsal.alone()
 
 
-def test_with_policy_continue_the_others_go_on_and_the_record_says_who_was_there(tmp_path: Path) -> None:
+def test_with_policy_continue_the_others_continue_and_the_record_lists_who_took_part(tmp_path: Path) -> None:
     settings = {"clients": 4, "rounds": 6}
     rehearsal = Rehearsal(tmp_path, {"policy": "continue", "deadline_s": 2.0}, **settings)
     with rehearsal.service() as service:
-        joined = [rehearsal.join_in_thread(site) for site in SITES]  # client-03 never comes
+        joined = [rehearsal.join_in_thread(site) for site in SITES]  # client-03 never joins
         wait_for(service.folder.summary.exists)
         assert [failure for _, failure in joined] == [[], [], []]
     rows = [row for row in read_rows(tmp_path / "server/clients.jsonl") if row["final"]]
     assert [row["client"] for row in rows if row["participated"]] == [*SITES] and len(rows) == 4
 
 
-def test_a_repeated_answer_is_answered_from_the_cache_and_not_applied(rehearsal: Rehearsal) -> None:
+def test_a_repeated_answer_is_served_from_the_cache_and_not_applied(rehearsal: Rehearsal) -> None:
     """A site that sends everything twice ends with the same bits."""
     original = Site._answers
 
@@ -113,13 +113,13 @@ def test_a_repeated_answer_is_answered_from_the_cache_and_not_applied(rehearsal:
 
     Site._answers = twice  # type: ignore[method-assign, assignment]
     try:
-        play_to_the_end(rehearsal)
+        run_to_completion(rehearsal)
     finally:
         Site._answers = original  # type: ignore[method-assign]
     assert rehearsal.deployed() == rehearsal.alone()
 
 
-def test_a_link_that_is_cut_in_every_round_changes_no_bit_and_loses_no_round(rehearsal: Rehearsal) -> None:
+def test_a_link_cut_in_every_round_changes_no_bit_and_loses_no_round(rehearsal: Rehearsal) -> None:
     events: list[str] = []
     with rehearsal.service(lambda event, **fields: events.append(event)) as service:
         joined = [rehearsal.join_in_thread(site) for site in SITES]
@@ -138,7 +138,7 @@ def test_a_link_that_is_cut_in_every_round_changes_no_bit_and_loses_no_round(reh
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"run": "a"}', b"cos\nsystem\n(S'true'\ntR."])
-def test_a_damaged_folder_of_the_server_is_named(rehearsal: Rehearsal, content: bytes) -> None:
+def test_a_damaged_server_folder_is_reported(rehearsal: Rehearsal, content: bytes) -> None:
     with rehearsal.service():
         pass
     (rehearsal.folder / "server/federation.json").write_bytes(content)
@@ -147,12 +147,12 @@ def test_a_damaged_folder_of_the_server_is_named(rehearsal: Rehearsal, content: 
     assert isinstance(service.failure[0], CheckpointError) and "federation.json" in str(service.failure[0])
 
 
-def test_fewer_clients_than_three_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_fewer_than_three_clients_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="min_clients"):
         Rehearsal(tmp_path, clients=2)
 
 
-def test_a_public_set_that_is_not_the_one_of_the_invitation_is_refused(rehearsal: Rehearsal) -> None:
+def test_a_public_set_that_differs_from_the_invitation_is_refused(rehearsal: Rehearsal) -> None:
     other = replace(rehearsal.invitation("client-00"), public_sha256="0" * 64)
     with rehearsal.service():
         _, failure = rehearsal.join_in_thread("client-00", invitation=other)
@@ -160,7 +160,7 @@ def test_a_public_set_that_is_not_the_one_of_the_invitation_is_refused(rehearsal
     assert isinstance(failure[0], Refused) and failure[0].code == Code.PUBLIC_SET
 
 
-def test_sites_with_own_data_own_models_and_a_public_file_need_no_data_set_at_the_server(
+def test_sites_with_their_own_data_and_models_need_only_a_public_file_at_the_server(
     tmp_path: Path, custom_factory: str
 ) -> None:
     x, y = synthetic_images(200)
@@ -181,7 +181,7 @@ def test_sites_with_own_data_own_models_and_a_public_file_need_no_data_set_at_th
 
 @pytest.fixture
 def custom_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A site's own module, which makes a learner that is no nn.Module."""
+    """A site's own module, which creates a learner that is not an nn.Module."""
     code = (
         "from fedal.learners.torch_learner import TorchLearner\n"
         "from torch import nn\n"

@@ -1,4 +1,4 @@
-"""One process per site: clones wait, zombies are refused, and what was said once is never applied again."""
+"""One process per site: clones wait, zombies are refused, and no message is applied twice."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_second_process_of_a_site_waits_until_the_first_is_gone(tmp_path: Path
             each.close()
 
 
-def test_a_clone_is_told_so_and_ends_when_its_patience_does(tmp_path: Path) -> None:
+def test_a_clone_waits_and_then_gives_up(tmp_path: Path) -> None:
     rehearsal = Rehearsal(tmp_path)
     with rehearsal.service():
         rehearsal.join_in_thread("client-00")
@@ -86,7 +86,7 @@ def stop_and_replace(folder: Path, seed: int) -> None:
 
 
 def test_a_zombie_is_refused_and_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In threads: the first client-01 falls asleep in a round and wakes up when a clone of its disk has taken part."""
+    """In threads: the first client-01 pauses in a round and wakes up after a clone of its disk has taken part."""
     asleep, awake, answers = threading.Event(), threading.Event(), Site._answers
 
     def tired(self: Site, message: pb.FromServer, channel: Any) -> Iterator[pb.FromSite]:
@@ -123,7 +123,7 @@ def test_twenty_zombie_processes_are_refused_and_change_no_bit(tmp_path: Path) -
 
 
 def recorded(site: Site, said: list[pb.FromSite]) -> None:
-    """Lets a site take part as always and keeps a copy of all that it sends."""
+    """Lets a site take part as usual and keeps a copy of everything it sends."""
     answers = site._answers
 
     def keep(message: pb.FromServer, channel: Any) -> Iterator[pb.FromSite]:
@@ -138,14 +138,14 @@ def recorded(site: Site, said: list[pb.FromSite]) -> None:
 def captured(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> tuple[Rehearsal, list[pb.FromSite]]:
-    """All that a site says in a whole run."""
+    """Everything that a site sends in a whole run."""
     rounds = request.param
     rehearsal = Rehearsal(tmp_path_factory.mktemp("captured"), rounds=rounds, checkpoint_every=5)
     said: list[pb.FromSite] = []
     original = Site.__init__
 
-    def init(self: Site, plan: Any, tell: Any) -> None:
-        original(self, plan, tell)
+    def init(self: Site, plan: Any, notify: Any) -> None:
+        original(self, plan, notify)
         if plan.name == "client-00":
             recorded(self, said)
 
@@ -163,10 +163,10 @@ REPLAYS = {"a new session of the same run": "client-00", "another site": "client
 
 
 @pytest.mark.parametrize("setting", REPLAYS)
-def test_what_was_captured_elsewhere_is_refused_and_changes_nothing(
+def test_replayed_messages_are_refused_and_change_nothing(
     captured: tuple[Rehearsal, list[pb.FromSite]], tmp_path: Path, setting: str
 ) -> None:
-    """Every message of a run, played again with a good certificate: as after a restart of the server, and otherwise."""
+    """Replays every message of a run with a valid certificate: as after a restart of the server, and otherwise."""
     rehearsal, said = captured
     site = REPLAYS[setting]
     rounds = len(said) // 3
@@ -187,10 +187,10 @@ def test_what_was_captured_elsewhere_is_refused_and_changes_nothing(
         assert state(service) == before
 
 
-def test_a_replay_while_the_same_question_is_open_in_another_run_is_refused(
+def test_a_replay_during_the_same_request_of_another_run_is_refused(
     captured: tuple[Rehearsal, list[pb.FromSite]], tmp_path: Path
 ) -> None:
-    """Same seed, same site, same round, same batch: only the incarnation, which is random, tells the runs apart."""
+    """Same seed, site, round and batch: only the incarnation, which is random, distinguishes the runs."""
     _, said = captured
     rehearsal = Rehearsal(tmp_path, {"deadline_s": 5.0}, rounds=20)
     with rehearsal.service() as service:
@@ -206,8 +206,8 @@ def test_a_replay_while_the_same_question_is_open_in_another_run_is_refused(
         assert state(service) == before
 
 
-def test_below_three_sites_nobody_gets_a_reply(tmp_path: Path) -> None:
-    """Policy `continue`, one site silent: with two answers there is no mean, because it would show each the other."""
+def test_fewer_than_three_sites_get_no_reply(tmp_path: Path) -> None:
+    """Policy `continue`, one site silent: a mean of two answers would reveal each to the other, so none is sent."""
     events: list[str] = []
     rehearsal = Rehearsal(tmp_path, {"policy": "continue", "deadline_s": 1.0})
     with rehearsal.service(lambda event, **fields: events.append(f"{event} {fields}")) as service:
@@ -216,21 +216,21 @@ def test_below_three_sites_nobody_gets_a_reply(tmp_path: Path) -> None:
             stranger.hello(site, rounds_held=[0])
         begins = {site: stranger.begin() for site, stranger in sites.items()}
         before = fingerprint(service.server.state_dict())
-        for site in SITES[:2]:  # the third says nothing
+        for site in SITES[:2]:  # the third sends nothing
             sites[site].send(pb.FromSite(upload=first_upload(service, begins[site])))
         wait_for(lambda: any(Code.COHORT_TOO_SMALL in event for event in events))
         assert fingerprint(service.server.state_dict()) == before and not service.wire.down_bytes
         for site in SITES[:2]:
             sites[site].close()
-            kinds = {message.WhichOneof("body") for message in heard(sites[site])}
+            kinds = {message.WhichOneof("body") for message in messages_of(sites[site])}
             assert "reply" not in kinds
         sites[SITES[2]].close()
 
 
-def heard(stranger: Stranger) -> Iterator[pb.FromServer]:
+def messages_of(stranger: Stranger) -> Iterator[pb.FromServer]:
     try:
         yield from stranger.responses
-    except Exception:  # closed above: what had arrived was given
+    except Exception:  # closed above, after all that had arrived was read
         return
 
 

@@ -1,4 +1,4 @@
-"""Who is refused before a byte of application data is read, and what the invitation protects."""
+"""Refusals before a byte of application data is read, and what the invitation protects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from deployments import SITES, Rehearsal, Stranger, grpc, wait_for
-from fedal.deploy.channel import ask_status, open_channel, refuse_plain_text_abroad
+from fedal.deploy.channel import ask_status, open_channel, refuse_remote_plain_text
 from fedal.deploy.pki import authority as certs
 from fedal.deploy.pki.authority import ExtendedKeyUsageOID, NameOID, ec, hashes, serialization, x509
 from fedal.deploy.refusals import Code
@@ -53,7 +53,7 @@ def odd_certificate(
     purpose: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
     signed_by: str = "certs/ca",
 ) -> certs.Invitation:
-    """A client certificate of any kind, signed by the federation's authority, by a site, or by itself."""
+    """A client certificate of any kind, signed by the federation's CA, by a site, or by itself."""
     good, now = rehearsal.invitation("client-00"), datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP256R1())
     signer: Any = key
@@ -117,13 +117,13 @@ CERTIFICATES: dict[str, tuple[Callable[[Rehearsal], certs.Invitation], str]] = {
     ),
     "of a path": (lambda r: odd_certificate(r, (site_uri("../client-00"),)), Code.WRONG_IDENTITY),
     "of a longer name": (lambda r: odd_certificate(r, (site_uri("client-00/more"),)), Code.WRONG_IDENTITY),
-    "of somebody not in the roster": (lambda r: odd_certificate(r, (site_uri("client-77"),)), Code.NOT_IN_ROSTER),
+    "of a site not in the roster": (lambda r: odd_certificate(r, (site_uri("client-77"),)), Code.NOT_IN_ROSTER),
     "good": (odd_certificate, "welcome"),
 }
 
 
 @pytest.mark.parametrize("case", CERTIFICATES)
-def test_only_a_certificate_of_a_site_of_this_federation_is_let_in(scene: Any, case: str) -> None:
+def test_only_a_certificate_of_a_site_of_this_federation_is_admitted(scene: Any, case: str) -> None:
     rehearsal, service = scene
     make, expected = CERTIFICATES[case]
     before = fingerprint(service.server.state_dict())
@@ -135,7 +135,7 @@ def test_only_a_certificate_of_a_site_of_this_federation_is_let_in(scene: Any, c
     wait_for(lambda: not service.seats["client-00"].connected)
 
 
-def test_a_hundred_good_certificates_outside_the_roster_are_refused(scene: Any) -> None:
+def test_a_hundred_valid_certificates_outside_the_roster_are_refused(scene: Any) -> None:
     rehearsal, service = scene
     for number in range(100):
         stranger = Stranger(rehearsal.address, odd_certificate(rehearsal, (site_uri(f"sybil-{number}"),)))
@@ -154,7 +154,7 @@ def test_plain_text_is_refused(scene: Any) -> None:
     assert not service.seats["client-00"].connected
 
 
-def test_a_certificate_of_one_site_cannot_speak_for_another(scene: Any) -> None:
+def test_a_certificate_of_one_site_cannot_act_for_another(scene: Any) -> None:
     rehearsal, _ = scene
     for own, claimed in itertools.permutations((*SITES, "operator", "stranger"), 2):
         stranger = Stranger(rehearsal.address, rehearsal.invitation(own))
@@ -163,7 +163,7 @@ def test_a_certificate_of_one_site_cannot_speak_for_another(scene: Any) -> None:
         stranger.close()
 
 
-def test_whoever_speaks_another_protocol_inside_tls_is_refused(scene: Any) -> None:
+def test_another_protocol_inside_tls_is_refused(scene: Any) -> None:
     rehearsal, _ = scene
     folder = rehearsal.folder / "certs/client-00"
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
@@ -180,7 +180,7 @@ def test_whoever_speaks_another_protocol_inside_tls_is_refused(scene: Any) -> No
     assert answer == b""
 
 
-def test_a_site_refuses_a_server_of_another_authority_or_of_another_name(scene: Any, tmp_path: Path) -> None:
+def test_a_site_refuses_a_server_with_another_ca_or_name(scene: Any, tmp_path: Path) -> None:
     rehearsal, _ = scene
     good = rehearsal.invitation("client-00")
     other = other_authority(tmp_path / "other").first.authority
@@ -194,7 +194,7 @@ def test_a_site_refuses_a_server_of_another_authority_or_of_another_name(scene: 
 
 
 @pytest.mark.parametrize(("version", "works"), [(ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)])
-def test_below_tls_1_3_there_is_no_handshake(scene: Any, version: ssl.TLSVersion, works: bool) -> None:
+def test_a_handshake_below_tls_1_3_fails(scene: Any, version: ssl.TLSVersion, works: bool) -> None:
     rehearsal, _ = scene
     folder = rehearsal.folder / "certs/client-00"
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
@@ -223,7 +223,7 @@ def test_the_status_is_for_the_operator_and_the_sites(scene: Any) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:7443", "192.0.2.1:7443", "example.org:7443", "[::]:7443"])
 def test_plain_text_beyond_loopback_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="loopback"):
-        refuse_plain_text_abroad(address)
+        refuse_remote_plain_text(address)
 
 
 def test_keys_are_readable_by_their_owner_only(scene: Any) -> None:
@@ -233,7 +233,7 @@ def test_keys_are_readable_by_their_owner_only(scene: Any) -> None:
     assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
 
 
-def test_an_authority_is_not_overwritten(scene: Any) -> None:
+def test_a_ca_is_not_overwritten(scene: Any) -> None:
     rehearsal, _ = scene
     with pytest.raises(ConfigError, match="already"):
         certs.init(rehearsal.folder / "certs", "test")

@@ -1,4 +1,4 @@
-"""Lives of runs in forked processes: a server that has imported torch once, and children that may be killed.
+"""Runs in forked processes: a fork server that has imported torch once, and children that can be killed.
 
 Started as a script this file is the server: one JSON request per line on stdin, one JSON answer per line on stdout.
 It imports everything and computes nothing, because threads do not survive a fork.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CALLS = ("fsync", "replace", "unlink", "mkdir")  # what changes the folder for good
+CALLS = ("fsync", "replace", "unlink", "mkdir")  # calls that change the folder permanently
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Life:
     """How one child ended."""
 
     killed: bool
-    code: int | None  # of a child that ended by itself
+    code: int | None  # exit code, if it was not killed
     cpu_s: float
-    error: str  # what it wrote to stderr
+    error: str  # its stderr
 
 
 class ForkServer:
-    """The test's side: `live` plays or resumes a run in a child of its own, and kills it when asked."""
+    """The test's side: `live` starts or resumes a run in its own child process, and kills it on request."""
 
     def __init__(self) -> None:
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -71,7 +71,7 @@ class ForkServer:
         return self._ask({"out": str(out), "config": config, "kill_after": kill_after, "die_at": die_at})
 
     def command(self, *argv: str, disk_full_at: int | None = None) -> Life:
-        """The command line in a child; while it saves round `disk_full_at`, the system refuses files above 4 kB."""
+        """Runs the command line in a child; while it saves round `disk_full_at`, writing files above 4 kB fails."""
         return self._ask({"argv": argv, "disk_full_at": disk_full_at, "kill_after": None})
 
     def _ask(self, request: dict[str, Any]) -> Life:
@@ -112,7 +112,7 @@ def _one_life(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kill(child: int, cpu_s: float) -> None:
-    """Waits until the child has used so much CPU time, and a moment more, and kills it if it is still there."""
+    """Waits until the child has used this much CPU time, and a moment more, and kills it if it still runs."""
     clock = (~child << 3) | 2  # Linux: the CPU clock of another process
     descriptor = os.pidfd_open(child)
     try:
@@ -120,7 +120,7 @@ def _kill(child: int, cpu_s: float) -> None:
             if select.select([descriptor], [], [], 0.001)[0]:
                 return
         if not select.select([descriptor], [], [], cpu_s % 0.005)[0]:
-            os.kill(child, signal.SIGKILL)  # our own child and not yet waited for: the number is still its own
+            os.kill(child, signal.SIGKILL)  # our own child, not yet waited for, so its pid is not reused
     finally:
         os.close(descriptor)
 
@@ -169,12 +169,12 @@ def _command(request: dict[str, Any]) -> None:
 
     module.save_checkpoint = save_checkpoint  # type: ignore[attr-defined]
     sys.argv = ["fedal", *request["argv"]]
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the server's answers go there
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the fork server's answers use the original stdout
     fedal.cli.main()
 
 
 def _die_at(number: int) -> None:
-    """Replaces the calls that change the folder by ones that count, and die at `number` (from 0)."""
+    """Replaces the calls that change the folder by versions that count and die at call `number` (from 0)."""
     count = -1
 
     def counted(original: Any) -> Any:
@@ -195,14 +195,14 @@ def _die_at(number: int) -> None:
 
 
 def _tear(descriptor: int) -> None:
-    """What a power cut may leave of a temporary file that was never synced: its first half."""
+    """Leaves the first half of an unsynced temporary file, as a power cut may."""
     path = os.readlink(f"/proc/self/fd/{descriptor}")
     if Path(path).name.startswith(".tmp-"):
         os.truncate(path, os.path.getsize(path) // 2)
 
 
 def outcome(folder: Path) -> dict[str, bytes | list[dict[str, Any]]]:
-    """All that must not depend on how often a run was killed: weights as bytes, records without their times."""
+    """Everything that must not depend on kills: weights as bytes, records without times."""
     found: dict[str, bytes | list[dict[str, Any]]] = {
         path.name: path.read_bytes() for path in sorted((folder / "models").glob("*.safetensors"))
     }

@@ -1,4 +1,4 @@
-"""Server and sites as processes over mutual TLS: the bits of one process, whoever is killed on the way."""
+"""Server and sites as processes over mutual TLS: bit-identical to one process, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_two_hundred_random_faults_do_not_change_a_bit(tmp_path: Path) -> None:
 
 
 def torment_often(folder: Path, faults: int) -> str:
-    """Short runs with ten random faults each; says what was done to whom."""
+    """Short runs with ten random faults each; returns a summary of the faults."""
     done: Counter[str] = Counter()
     for seed in range(faults // 10):
         (folder / str(seed)).mkdir()
@@ -39,8 +39,8 @@ def torment_often(folder: Path, faults: int) -> str:
 
 
 def torment(folder: Path, seed: int, faults: int) -> Counter[str]:
-    """One run with a random fault after each of its commits, until there were enough."""
-    chance, before, done = random.Random(seed), 0, Counter[str]()  # a commit of round 1 or later: all sites are there
+    """One run with a random fault after each commit, until there were enough."""
+    chance, before, done = random.Random(seed), 0, Counter[str]()  # from round 1 on, all sites have joined
     settings = {"rounds": 10 * faults + 20, "checkpoint_every": 5, "eval_every": 10**6, "options": {"tau": 1}}
     rehearsal = Rehearsal(folder, {"deadline_s": 3.0}, seed=seed, **settings)
     processes = {"server": rehearsal.serve_process()} | {site: rehearsal.join_process(site) for site in SITES}
@@ -53,7 +53,7 @@ def torment(folder: Path, seed: int, faults: int) -> Counter[str]:
             time.sleep(0.002)
             if rehearsal.committed() <= before or done.total() == faults:
                 continue
-            time.sleep(chance.random() * 0.05)  # a fault may hit any moment of a round
+            time.sleep(chance.random() * 0.05)  # a fault may occur at any moment of a round
             before, victim = rehearsal.committed(), chance.choice([*processes])
             if victim != "server" and chance.random() < 0.15:
                 done["SIGSTOP of a site"] += 1

@@ -1,4 +1,4 @@
-"""What may not change a bit of a result: workers, a second try, other clients, being played in two parts."""
+"""Things that must not change a bit of a result: workers, repetition, other clients, running in two parts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def reference(run_it: Callable[..., Path]) -> Path:
     return run_it()
 
 
-def test_the_outcome_compared_here_holds_models_and_records(reference: Path) -> None:
+def test_the_compared_outcome_holds_models_and_records(reference: Path) -> None:
     found = outcome(reference)
     assert {f"client-0{n}.safetensors" for n in range(4)} | {"metrics.jsonl", "clients.jsonl"} == set(found)
     assert len(found["metrics.jsonl"]) == 2 * 3 + 1
@@ -62,7 +62,7 @@ def test_the_number_of_workers_changes_no_bit(run_it: Callable[..., Path], refer
     assert outcome(run_it(workers=workers)) == outcome(reference)
 
 
-def test_the_same_seed_gives_the_same_bits(run_it: Callable[..., Path], reference: Path) -> None:
+def test_the_same_seed_produces_the_same_bits(run_it: Callable[..., Path], reference: Path) -> None:
     assert outcome(run_it()) == outcome(reference)
 
 
@@ -74,7 +74,7 @@ def test_global_random_state_does_not_matter_and_is_left_alone(run_it: Callable[
     assert outcome(again) == outcome(reference)
 
 
-def test_another_seed_gives_other_bits_everywhere(run_it: Callable[..., Path], reference: Path) -> None:
+def test_another_seed_changes_the_bits_everywhere(run_it: Callable[..., Path], reference: Path) -> None:
     other, first = outcome(run_it(seed=2)), outcome(reference)
     assert all(other[name] != first[name] for name in first)
     with np.load(reference / "partition.npz") as saved:
@@ -91,7 +91,7 @@ def test_adding_a_client_changes_neither_models_nor_first_weights_nor_public_bat
             assemblies.append((config, assemble(config, prepare_split(config), workers)))
     (_, four), (_, five) = assemblies
     assert set(five.model_names) - set(four.model_names) == {"client-04"}
-    assert len(set(five.model_names.values())) > 1, "a draw in which all have the same model would show nothing"
+    assert len(set(five.model_names.values())) > 1, "a draw in which all have the same model would prove nothing"
     for name, model in four.model_names.items():
         assert five.model_names[name] == model
         one, other = four.learners[name], five.learners[name]
@@ -104,22 +104,22 @@ def test_adding_a_client_changes_neither_models_nor_first_weights_nor_public_bat
 
 
 @pytest.fixture(scope="module")
-def played_in_two_parts(run_it: Callable[..., Path]) -> Path:
+def run_in_two_parts(run_it: Callable[..., Path]) -> Path:
     path = run_it(iterations=6)
     assert command("resume", path, "--iterations", 12, "--quiet").code == 0
     return path
 
 
-def test_a_finished_run_extended_equals_the_long_run_played_at_once(played_in_two_parts: Path, reference: Path) -> None:
-    assert outcome(played_in_two_parts) == outcome(reference)
-    assert fedal.load_run(played_in_two_parts).config.iterations == 12
+def test_an_extended_run_equals_one_long_run(run_in_two_parts: Path, reference: Path) -> None:
+    assert outcome(run_in_two_parts) == outcome(reference)
+    assert fedal.load_run(run_in_two_parts).config.iterations == 12
 
 
 @pytest.mark.parametrize("method", methods.names())
 def test_a_resumed_run_keeps_nothing_of_its_checkpoint(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tensor of it that is still there holds the whole file in memory, and on the disk when it is deleted."""
+    """A leftover tensor would keep the whole file in memory, and on disk after its deletion."""
     config = Config(method=method, clients=3, models="same", iterations=1, tau=1, batch_size=8, eval_samples=10)
     path = fedal.run(config, tmp_path / "run").path
     opened: list[StorageWeakRef] = []
@@ -140,17 +140,17 @@ def test_a_resumed_run_keeps_nothing_of_its_checkpoint(
     assert opened and gone == [True]
 
 
-def test_resuming_a_finished_run_says_so_and_changes_nothing(played_in_two_parts: Path) -> None:
-    files = {path: path.read_bytes() for path in played_in_two_parts.rglob("*") if path.is_file()}
-    for words in (["resume", played_in_two_parts], ["resume", played_in_two_parts, "--iterations", 12]):
+def test_resuming_a_finished_run_reports_it_and_changes_nothing(run_in_two_parts: Path) -> None:
+    files = {path: path.read_bytes() for path in run_in_two_parts.rglob("*") if path.is_file()}
+    for words in (["resume", run_in_two_parts], ["resume", run_in_two_parts, "--iterations", 12]):
         answer = command(*words)
         assert answer.code == 0
         assert "already complete" in answer.out + answer.err
-    assert files == {path: path.read_bytes() for path in played_in_two_parts.rglob("*") if path.is_file()}
+    assert files == {path: path.read_bytes() for path in run_in_two_parts.rglob("*") if path.is_file()}
 
 
-def test_a_run_can_only_grow(played_in_two_parts: Path) -> None:
-    answer = command("resume", played_in_two_parts, "--iterations", 8)
+def test_a_run_can_only_be_extended(run_in_two_parts: Path) -> None:
+    answer = command("resume", run_in_two_parts, "--iterations", 8)
     assert answer.code == 2
     assert answer.err.startswith("error: iterations = 8:") and "can only be extended" in answer.err
-    assert fedal.load_run(played_in_two_parts).is_complete
+    assert fedal.load_run(run_in_two_parts).is_complete

@@ -1,4 +1,4 @@
-"""A PyTorch, a JAX and two scikit-learn clients in one federation: better than alone, and a stop costs no bit."""
+"""A PyTorch, a JAX and two scikit-learn clients in one federation: better than alone, and a stop changes no bit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def accuracies(method: str, seed: int, folder: Path) -> list[float]:
 
 
 def mean_accuracies(method: str, folder: Path) -> NDArray[np.float64]:
-    """Of every client, over three seeds."""
+    """The mean accuracy of each client over three seeds."""
     return np.mean([accuracies(method, seed, folder) for seed in range(3)], 0)
 
 
@@ -51,7 +51,7 @@ def test_clients_of_all_frameworks_do_better_together_than_alone(
     assert (together > alone + 0.05).all(), f"{alone} {together}"
 
 
-def test_a_federation_of_frameworks_continues_with_the_same_bits(tmp_path: Path) -> None:
+def test_a_federation_of_frameworks_resumes_bit_for_bit(tmp_path: Path) -> None:
     whole = fedal.run(config("fedal", 0, 20), tmp_path / "whole", models=learners(0))
     stop = Listener(should_stop=lambda: True)
     with pytest.raises(Stopped):

@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = dict(rounds=20, batch_size=32, alpha=0.5, options={"t
 
 
 def alone(seed: int, folder: Path) -> list[float]:
-    """Of every site, with the same model, data and number of local steps, and no exchange."""
+    """The accuracy of each site with the same model, data and number of local steps, but no exchange."""
     clients = [{"name": SITES[0], "model": MODELS[SITES[0]]}, *({"name": site} for site in SITES[1:])]
     made = {site: name.partition(":")[0] for site, name in MODELS.items() if ":" in name}
     models = {site: runpy.run_path(str(EXAMPLES / f"{module}.py"))["make"]() for site, module in made.items()}
@@ -54,8 +54,8 @@ def gains(seeds: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> NDArray[
         (folder / str(seed)).mkdir()
         found.append([alone(seed, folder / str(seed)), deployed(seed, folder / str(seed))])
         print(f"seed {seed}: alone {np.round(found[-1][0], 3)}, deployed {np.round(found[-1][1], 3)}")
-    lonely, together = np.array(found).transpose(1, 0, 2)
-    return together - lonely
+    on_their_own, together = np.array(found).transpose(1, 0, 2)
+    return together - on_their_own
 
 
 def test_three_frameworks_over_mutual_tls_do_better_than_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,10 +64,10 @@ def test_three_frameworks_over_mutual_tls_do_better_than_alone(tmp_path: Path, m
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_three_frameworks_over_mutual_tls_do_better_than_alone_in_the_mean_of_three_seeds(
+def test_three_frameworks_over_mutual_tls_do_better_than_on_their_ownin_the_mean_of_three_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = gains(3, tmp_path, monkeypatch)
-    mean, spread = found.mean(0).round(3), found.std(0, ddof=1).round(3)
-    print(f"mean gain of the PyTorch, JAX and scikit-learn site: {mean} ± {spread}")
+    mean, std = found.mean(0).round(3), found.std(0, ddof=1).round(3)
+    print(f"mean gain of the PyTorch, JAX and scikit-learn site: {mean} ± {std}")
     assert (mean > 0.1).all()

@@ -1,4 +1,4 @@
-"""A disk that fills up under a site or the server: a clear error, nothing half-written, and then the same bits."""
+"""A disk that fills up at a site or the server: a clear error, no partial files, and the same bits after resuming."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(
         os.geteuid() != 0 or shutil.which("mount") is None,
-        reason="needs root and mount: it makes small disks of its own",
+        reason="needs root and mount to create small disks",
     ),
 ]
 
 
 class SmallDisk:
-    """A file system of a megabyte that can be filled and relieved."""
+    """A file system of one megabyte that can be filled and emptied."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class SmallDisk:
             while True:
                 file.write(b"\0" * 4096)
 
-    def relieve(self) -> None:
+    def empty(self) -> None:
         self._ballast.unlink()
 
 
@@ -51,8 +51,8 @@ def small_disk(path: Path) -> Iterator[SmallDisk]:
         subprocess.run(["umount", "--lazy", path], check=True)
 
 
-def sound_checkpoints(folder: Path) -> int:
-    """How many there are; raises when one is not whole."""
+def intact_checkpoints(folder: Path) -> int:
+    """The number of checkpoints; raises if one is damaged."""
     return len([load_checkpoint(path) for path in (folder / "checkpoints").glob("round-*.json")])
 
 
@@ -69,9 +69,9 @@ def test_a_full_disk_stops_a_site_or_the_server_with_a_clear_error_and_costs_no_
                 assert processes[name].wait(60) == 1
                 said = (tmp_path / f"{name}.log").read_text().splitlines()[-1]
                 assert said.startswith("error: ") and "No space left" in said and str(disk.path.name) in said, said
-                assert sound_checkpoints(disk.path) == 2
+                assert intact_checkpoints(disk.path) == 2
                 assert list(disk.path.rglob(".tmp-*")) == []
-                disk.relieve()
+                disk.empty()
                 processes[name] = start[name]()
             assert {name: process.wait(120) for name, process in processes.items()} == dict.fromkeys(processes, 0)
         finally:

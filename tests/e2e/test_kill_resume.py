@@ -1,4 +1,4 @@
-"""A run may be killed at any moment: what it resumes to is, bit for bit, the run that was never killed."""
+"""A run may be killed at any moment: after resuming it equals, bit for bit, a run that was never killed."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _rounds_done(folder: Path) -> int:
 
 
 def _kill_often(server: ForkServer, folder: Path, kills: int, seed: int) -> str:
-    """Kills living runs at random moments, each resumed until it is complete; gives one line of numbers.
+    """Kills runs at random moments and resumes each until it is complete; returns one line of numbers.
 
-    A kill that comes after its run has ended is no kill; when processors are slow or noisy there are more of those.
+    A kill after the end of its run does not count; slow or busy processors cause more of those.
     """
     whole = folder / "whole"
     lasting = server.live(whole, CONFIG)
@@ -56,22 +56,26 @@ def _kill_often(server: ForkServer, folder: Path, kills: int, seed: int) -> str:
     assert outcome(whole) == expected
 
     moments = random.Random(seed)
-    hit = late = anew = runs = 0
+    hit = late = restarted = runs = 0
     while hit < kills:
         assert late <= 10 + kills // 5, "too many kills come after the end: see `left`"
         out, runs = folder / f"killed-{runs}", runs + 1
         for _ in range(min(KILLS_PER_RUN, kills - hit)):
             left = ending.cpu_s + (lasting.cpu_s - ending.cpu_s) * (1 - _rounds_done(out) / ROUNDS)
             life = server.live(out, CONFIG, kill_after=moments.uniform(0, left))
-            hit, late, anew = hit + life.killed, late + (not life.killed), anew + (not (out / "config.toml").exists())
+            hit, late, restarted = (
+                hit + life.killed,
+                late + (not life.killed),
+                restarted + (not (out / "config.toml").exists()),
+            )
             assert life.killed or life.code == 0, life.error
             if not life.killed:
                 break
         last = server.live(out, CONFIG)
         assert last.code == 0, last.error
-        assert outcome(out) == expected, f"seed {seed}, run {runs}: killed and resumed, it differs"
+        assert outcome(out) == expected, f"seed {seed}, run {runs}: differs after kill and resume"
     return (
-        f"{hit} living runs killed, {anew} of them before config.toml, in {runs} runs ({late} ended first), seed {seed}"
+        f"{hit} runs killed, {restarted} of them before config.toml, in {runs} runs ({late} ended first), seed {seed}"
     )
 
 
@@ -86,14 +90,14 @@ def test_two_hundred_random_kills_each_followed_by_resume_change_no_bit(server: 
 
 
 def _die_everywhere(server: ForkServer, folder: Path, every: int) -> int:
-    """One run per call that changes the folder: it dies just before that call and is resumed. Gives their number."""
+    """For each call that changes the folder, a run dies just before it and is resumed; returns the number of runs."""
     config = {**CONFIG, "clients": 2, "iterations": 6, "eval_every": 2, "eval_samples": 20, "workers": 1}
     assert server.live(folder / "whole", config).code == 0
     expected = outcome(folder / "whole")
     for number in range(0, 1000, every):
         out = folder / f"died-at-{number}"
         life = server.live(out, config, die_at=number)
-        if life.code == 0:  # it never came to a call of that number
+        if life.code == 0:  # the run has fewer calls
             return number
         assert life.killed, life.error
         resumed = server.live(out, config)

@@ -11,7 +11,7 @@ import fedal
 
 @pytest.fixture(scope="module")
 def finals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    """The defaults, shortened: 6 clients with models drawn from three kinds, 150 iterations."""
+    """Final rows of short default runs: 6 clients with models of three kinds, 150 iterations."""
     folder: Path = tmp_path_factory.mktemp("learns")
     settings = dict(dataset="digits", clients=6, iterations=150, eval_every=150, eval_after_local=False, seed=0)
     return {
@@ -21,7 +21,7 @@ def finals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, floa
 
 
 @pytest.mark.parametrize("method", ["fedmd", "fedmd-lf", "fedal"])
-def test_exchange_of_outputs_beats_lonely_training(finals: dict[str, dict[str, float]], method: str) -> None:
+def test_exchange_of_outputs_beats_local_only_training(finals: dict[str, dict[str, float]], method: str) -> None:
     assert finals["local"]["test_accuracy"] > 0.5, "the floor is far above chance"
     assert finals[method]["test_accuracy"] > finals["local"]["test_accuracy"] + 0.08
     assert finals[method]["test_accuracy_min"] > finals["local"]["test_accuracy_min"] + 0.08

@@ -1,4 +1,4 @@
-"""The server and three sites in four network namespaces: the script that the deployment page names, as it stands."""
+"""The server and three sites in four network namespaces, with the script from the deployment page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "deploy" / "four-namespaces.sh"
 
 @pytest.mark.soak
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root and iproute2")
-def test_a_federation_in_four_network_namespaces_has_the_bits_of_one_process() -> None:
+def test_a_federation_in_four_network_namespaces_is_bit_identical_to_one_process() -> None:
     probe = subprocess.run(["ip", "netns", "add", "fedal-probe"], capture_output=True, text=True)
     if probe.returncode:
         pytest.skip(f"no network namespace can be made here: {probe.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""Run folders written by hand, sound ones and others: no training is needed to read one."""
+"""Run folders written by hand, valid and invalid: reading one needs no training."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write_run(
 
 
 def write_server(path: Path, *, shared: Sequence[str] = CLIENTS[:2], rounds: int = 3) -> Path:
-    """A server's folder: no test data, no division of data; ben misses round 2, and only some share their accuracy."""
+    """A server's folder: no test data, no partition; ben misses round 2, and only some sites share their accuracy."""
     path.mkdir(parents=True)
     settings = {"method": "fedal", "dataset": "digits", "iterations": 5 * rounds, "options": {"tau": 5}}
     (path / "config.toml").write_text(tomli_w.dumps(settings))

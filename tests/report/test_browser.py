@@ -1,4 +1,4 @@
-"""The report of a real comparison in a real browser: seen, clicked, hovered, typed at, on a desk and on a phone."""
+"""The report of a real comparison in a real browser: drawn, clicked, hovered and typed into, on desktop and phone."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Browser:
         return found
 
     def overhang(self) -> int:
-        """Pixels that the page is wider than the window."""
+        """By how many pixels the page is wider than the window."""
         return int(
             self.driver.execute_script("const r = document.documentElement; return r.scrollWidth - r.clientWidth")
         )
@@ -68,7 +68,7 @@ class Browser:
         return str(self.find(selector).value_of_css_property(name))
 
     def assert_quiet(self) -> None:
-        """No word in the console, and no request but for the file itself."""
+        """Asserts an empty console, and no request except for the file itself."""
         assert self.driver.get_log("browser") == []
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
@@ -136,7 +136,7 @@ def test_hovering_shows_the_values(browser: Browser, report: Path) -> None:
     assert not tip.is_displayed()
 
 
-def test_arrow_keys_read_the_values_aloud(browser: Browser, report: Path, comparison: Path) -> None:
+def test_arrow_keys_announce_the_values(browser: Browser, report: Path, comparison: Path) -> None:
     browser.open(report, 390)
     plot = browser.find("[data-measure=test_accuracy]")
     points = overview(collect([comparison])).groups[1].curve("test_accuracy")

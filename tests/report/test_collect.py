@@ -1,4 +1,4 @@
-"""Run folders as data: sound, half-written, damaged and hostile ones."""
+"""Run folders as data: intact, half-written, damaged and hostile ones."""
 
 import json
 import math
@@ -19,7 +19,7 @@ def read(*folders: Path) -> Overview:
     return overview(collect(folders))
 
 
-def told(found: Overview) -> str:
+def problems_of(found: Overview) -> str:
     return "\n".join(found.problems)
 
 
@@ -38,7 +38,7 @@ def test_runs_that_differ_only_in_the_seed_are_one_group(tmp_path: Path) -> None
     assert found.groups[1].spread("test_accuracy") == pytest.approx(0.01)
 
 
-def test_the_order_is_that_of_the_comparison(tmp_path: Path) -> None:
+def test_methods_keep_the_order_of_the_comparison(tmp_path: Path) -> None:
     comparison = write_comparison(tmp_path / "cmp")
     (comparison / "table.csv").write_text("method,not_applicable\nfedmd,\nfedavg,unlike models\nfedal,\n")
     found = read(comparison)
@@ -46,20 +46,20 @@ def test_the_order_is_that_of_the_comparison(tmp_path: Path) -> None:
     assert found.not_applicable == {"fedavg": "unlike models"}
 
 
-def test_groups_of_one_method_are_told_apart_by_their_settings(tmp_path: Path) -> None:
+def test_groups_of_one_method_are_labelled_by_their_settings(tmp_path: Path) -> None:
     write_run(tmp_path / "a", config={"alpha": 1.0})
     write_run(tmp_path / "b", config={"alpha": 5.0})
     found = read(tmp_path / "a", tmp_path / "b")
     assert [group.label for group in found.groups] == ["fedmd, alpha 1.0", "fedmd, alpha 5.0"]
-    assert "Not all rows have the same alpha" in told(found)
+    assert "Groups differ in alpha" in problems_of(found)
 
 
-def test_the_same_run_twice_is_shown_once(tmp_path: Path) -> None:
+def test_a_duplicate_run_is_shown_once(tmp_path: Path) -> None:
     write_run(tmp_path / "a", complete=False)
     write_run(tmp_path / "b")
     found = read(tmp_path / "a", tmp_path / "b")
     assert [record.name for record in found.records] == ["b"]
-    assert "a has the settings and the seed of b" in told(found)
+    assert "a has the same settings and seed as b" in problems_of(found)
 
 
 def test_a_curve_has_the_mean_and_the_range_of_the_seeds_at_every_evaluation(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_curve_has_the_mean_and_the_range_of_the_seeds_at_every_evaluation(tmp
     assert curve[1][3:] == pytest.approx((0.4, 0.4, 0.4, 1))
 
 
-def test_the_gain_of_the_transfer_is_the_difference_of_the_phases(tmp_path: Path) -> None:
+def test_the_gain_from_the_transfer_is_the_difference_of_the_phases(tmp_path: Path) -> None:
     curve = read(write_run(tmp_path / "a")).groups[0].curve("transfer_gain")
     assert [point[3] for point in curve] == pytest.approx([0.1] * 3)
 
@@ -79,15 +79,15 @@ def test_the_gain_of_the_transfer_is_the_difference_of_the_phases(tmp_path: Path
 def test_an_empty_folder_is_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no run in this folder or below it.*fedal run"):
         collect([tmp_path])
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="no such folder"):
         collect([tmp_path / "missing"])
 
 
-def test_an_empty_folder_beside_a_sound_one_is_a_warning(tmp_path: Path) -> None:
+def test_an_empty_folder_next_to_a_good_one_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     found = read(tmp_path / "empty", write_run(tmp_path / "a"))
     assert len(found.records) == 1
-    assert "no run in this folder" in told(found)
+    assert "no run in this folder" in problems_of(found)
 
 
 @pytest.mark.parametrize("name", ["config.toml", "environment.json", "metrics.jsonl", "clients.jsonl", "partition.npz"])
@@ -95,7 +95,7 @@ def test_a_missing_file_is_named_and_the_rest_is_shown(tmp_path: Path, name: str
     path = write_run(tmp_path / "fedmd" / "seed-4", seed=4)
     (path / name).unlink()
     found = read(path)
-    assert f"{name} is missing" in told(found)
+    assert f"{name} is missing" in problems_of(found)
     assert (found.records[0].method, found.records[0].seed) == ("fedmd", 4)
 
 
@@ -108,7 +108,7 @@ def test_a_damaged_file_never_stops_the_report(tmp_path: Path, name: str, conten
     (path / name).write_bytes(content)
     found = read(path)
     assert len(found.records) == 1
-    assert "\x1b" not in told(found)
+    assert "\x1b" not in problems_of(found)
 
 
 def test_a_pickle_in_the_partition_is_not_loaded(tmp_path: Path) -> None:
@@ -118,33 +118,33 @@ def test_a_pickle_in_the_partition_is_not_loaded(tmp_path: Path) -> None:
 
     path = write_run(tmp_path / "a")
     np.savez(path / "partition.npz", class_counts=np.array([[Bomb()]], dtype=object))
-    assert "partition.npz cannot be read" in told(read(path))
+    assert "partition.npz cannot be read" in problems_of(read(path))
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_skipped_and_reported(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", complete=False)
     with open(path / "metrics.jsonl", "a") as file:
         file.write('{"round": 8, "itera')
     found = read(path)
-    assert "metrics.jsonl: line 7 cannot be read" in told(found)
-    assert "not complete: recorded up to iteration 30 of 30" in told(found)
+    assert "metrics.jsonl: skipped line 7, which cannot be read" in problems_of(found)
+    assert "not complete: recorded up to iteration 30 of 30" in problems_of(found)
     assert len(found.records[0].rows) == 6
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "null", '"much"', "1" + 400 * "0"])
-def test_what_is_not_a_number_is_kept_and_flagged(tmp_path: Path, value: str) -> None:
+def test_a_non_finite_value_is_kept_and_flagged(tmp_path: Path, value: str) -> None:
     path = write_run(tmp_path / "a")
     lines = (path / "metrics.jsonl").read_text().splitlines()
     lines[-1] = lines[-1].replace('"test_accuracy": 0.6', f'"test_accuracy": {value}')
     (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     found = read(path)
     assert math.isnan(found.groups[0].mean("test_accuracy"))
-    assert "test_accuracy is not a number (NaN) in 1 of 7 rows, first at iteration 30" in told(found)
+    assert "test_accuracy is not a number (NaN) in 1 of 7 rows, first at iteration 30" in problems_of(found)
     assert found.best is None
 
 
-def test_nothing_that_a_folder_names_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_named_in_a_folder_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     path = write_run(tmp_path / "a", method="evil:METHOD", config={"models": "evil:net"})
@@ -152,13 +152,13 @@ def test_nothing_that_a_folder_names_is_imported(tmp_path: Path, monkeypatch: py
     assert fedal("report", path).code == 0
 
 
-def test_a_failed_run_says_why(tmp_path: Path) -> None:
+def test_a_failed_run_is_reported_with_its_reason(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", complete=False)
     (path / "failure.json").write_text(json.dumps({"error": "RunError: the disk is full"}))
-    assert "the run failed: RunError: the disk is full" in told(read(path))
+    assert "the run failed: RunError: the disk is full" in problems_of(read(path))
 
 
-def test_the_command_says_what_is_missing_and_writes_the_rest(tmp_path: Path) -> None:
+def test_the_command_reports_missing_files_and_writes_the_rest(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", complete=False)
     (path / "partition.npz").unlink()
     answer = fedal("report", path)

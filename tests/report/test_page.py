@@ -1,4 +1,4 @@
-"""The page as text: everything is in it, everything is escaped, and those who hear it find their way."""
+"""The page as text: it is complete, everything is escaped, and screen readers can navigate it."""
 
 import json
 import re
@@ -20,7 +20,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u2
 
 
 class Page(HTMLParser):
-    """All tags with their attributes, and the text of the elements that are looked for."""
+    """All tags of a page with their attributes."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def hostile(tmp_path: Path) -> Path:
     return write_report([tmp_path])[0]
 
 
-def test_the_numbers_of_the_table_are_means_over_seeds_of_final_rows(report: Path) -> None:
+def test_the_table_shows_means_over_seeds_of_final_rows(report: Path) -> None:
     text = report.read_text(encoding="utf-8")
     assert "0.6100 ± 0.0100" in text
     assert "0.7167 ± 0.0208" in text
@@ -61,7 +61,7 @@ def test_the_numbers_of_the_table_are_means_over_seeds_of_final_rows(report: Pat
     assert "It guesses and hardly pulls" in text
 
 
-def test_every_section_is_there_and_linked(report: Path) -> None:
+def test_every_section_exists_and_is_linked(report: Path) -> None:
     page = Page(report)
     sections = [section["id"] for section in page.all("section")]
     links = [link["href"] for link in page.all("a")]
@@ -69,7 +69,7 @@ def test_every_section_is_there_and_linked(report: Path) -> None:
     assert [f"#{name}" for name in sections] == [link for link in links if link and link != "#main"]
 
 
-def test_the_page_needs_nothing_from_elsewhere(report: Path) -> None:
+def test_the_page_is_self_contained(report: Path) -> None:
     page = Page(report)
     addresses = [tag.get(key) for _, tag in page.tags for key in ("src", "href") if tag.get(key)]
     assert all(address and address.startswith(("#", "data:")) for address in addresses)
@@ -100,11 +100,11 @@ def test_no_text_of_a_run_folder_becomes_markup(hostile: Path) -> None:
     assert len(page.all("script")) == 2
     assert page.all("img") == []
     assert not [key for _, attributes in page.tags for key in attributes if key.startswith("on")]
-    assert "alert(1)" in text  # it is shown, as text
+    assert "alert(1)" in text  # shown as text
     assert not set("\x1b\u202e\u2028") & set(text)
 
 
-def test_only_the_script_of_the_page_may_run(hostile: Path) -> None:
+def test_only_the_script_of_the_page_can_run(hostile: Path) -> None:
     policy = next(meta["content"] for meta in Page(hostile).all("meta") if "http-equiv" in meta)
     assert policy is not None
     assert "default-src 'none'" in policy
@@ -115,14 +115,14 @@ def test_text_is_escaped_and_markup_is_not() -> None:
     assert markup("<b>", element("b", "<", title='"')) == '&lt;b&gt;<b title="&quot;">&lt;</b>'
 
 
-def test_embedded_json_cannot_end_its_element_and_is_still_the_same_value() -> None:
+def test_embedded_json_cannot_end_its_element_and_keeps_its_value() -> None:
     value = {"</script>": ["<!--", "&", "\u2028", 1.5, float("nan"), float("inf")]}
     text = embedded_json(value)
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"</script>": ["<!--", "&", "\u2028", 1.5, None, None]}
 
 
-def test_what_is_not_a_number_is_marked(tmp_path: Path) -> None:
+def test_nan_is_highlighted(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a")
     (path / "metrics.jsonl").write_text((path / "metrics.jsonl").read_text().replace("0.6,", "NaN,"))
     report, problems = write_report([path])
@@ -132,12 +132,12 @@ def test_what_is_not_a_number_is_marked(tmp_path: Path) -> None:
     assert re.search(r'<td class="bad"[^>]*><strong>NaN</strong>', text)
 
 
-def test_a_run_that_goes_on_shows_how_far_it_is(tmp_path: Path) -> None:
+def test_an_unfinished_run_shows_its_progress(tmp_path: Path) -> None:
     report, _ = write_report([write_run(tmp_path / "a", complete=False)])
     assert "so far 0.6000 at iteration 30" in report.read_text(encoding="utf-8")
 
 
-def test_output_matrices_are_shown_where_a_run_has_them(tmp_path: Path) -> None:
+def test_output_matrices_are_shown_if_a_run_has_them(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a")
     (path / "analysis").mkdir()
     matrices = {"before": [[0.5, 0.5]] * 3, "after": [[0.91, 0.09]] * 3}
@@ -148,14 +148,14 @@ def test_output_matrices_are_shown_where_a_run_has_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("matrices", [{"a": [[2.0]]}, {"a": "<b>"}, {"a": [[0.1], [0.1, 0.2]]}, {"a": []}], ids=str)
-def test_a_strange_output_matrix_is_a_warning(tmp_path: Path, matrices: object) -> None:
+def test_an_invalid_output_matrix_is_a_warning(tmp_path: Path, matrices: object) -> None:
     path = write_run(tmp_path / "a")
     (path / "analysis").mkdir()
     (path / "analysis" / "output-matrix.json").write_text(json.dumps(matrices))
-    assert "is no table of probabilities" in write_report([path])[1][0]
+    assert "is not a table of probabilities" in write_report([path])[1][0]
 
 
-def test_the_way_to_a_target_is_in_the_embedded_data(tmp_path: Path) -> None:
+def test_the_time_to_target_accuracy_is_in_the_embedded_data(tmp_path: Path) -> None:
     found = overview(collect([write_comparison(tmp_path / "cmp")]))
     targets = chart_data(found)["targets"]
     assert targets[60 - 1] == [["3 of 3", "20", "3.0 s", "2,000 B"], ["3 of 3", "30", "4.5 s", "3,000 B"]]
@@ -163,16 +163,16 @@ def test_the_way_to_a_target_is_in_the_embedded_data(tmp_path: Path) -> None:
     assert targets[99 - 1][0] == ["0 of 3", "not reached", "–", "–"]
 
 
-def test_a_report_goes_where_it_is_asked_to(tmp_path: Path) -> None:
+def test_the_report_is_written_to_the_requested_file(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a")
     assert fedal("report", path, "--out", tmp_path / "page.html").code == 0
     assert (tmp_path / "page.html").exists()
     answer = fedal("report", path, "--out", tmp_path / "missing" / "page.html")
     assert answer.code == 2
-    assert "there is no such folder" in answer.err
+    assert "no such folder" in answer.err
 
 
-def test_text_can_be_read_in_both_themes() -> None:
+def test_text_is_readable_in_both_themes() -> None:
     """Contrast of at least 4.5 (WCAG AA) for the colours of text and of lines on a card."""
     style = files("fedal.report").joinpath("style.css").read_text(encoding="utf-8")
     colours = {name: (a, b) for name, a, b in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", style)}

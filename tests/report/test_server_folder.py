@@ -1,4 +1,4 @@
-"""A server's folder is reported like a run's, with what a server knows: no test data, no models, no private data."""
+"""A server's folder is reported like a run's, but without test data, models and private data."""
 
 import json
 from pathlib import Path
@@ -13,19 +13,19 @@ from fedal.report.groups import overview
 from fedal.report.page import chart_data, write_report
 
 
-def test_a_server_folder_gives_no_warnings_and_shows_the_accuracy_on_own_data(tmp_path: Path) -> None:
+def test_a_server_folder_has_no_warnings_and_shows_the_accuracy_on_local_data(tmp_path: Path) -> None:
     report, problems = write_report([write_server(tmp_path / "server")])
     text = report.read_text(encoding="utf-8")
     assert problems == []
     assert "NaN" not in text.split("<script")[0]
-    assert "has the highest final accuracy on own test data: <strong>0.6500</strong>, mean over 2 of 3 sites" in text
+    assert "has the highest final accuracy on local test data: <strong>0.6500</strong>, mean over 2 of 3 sites" in text
     assert "Final models on the test data of their own sites" in text
-    assert "each site&#x27;s own test data, which stay there" in text
+    assert "each site&#x27;s own test data, which never leave it" in text
     assert "The sites keep their data" in text
-    assert "models: known to the sites alone" in text
+    assert "models: known only to the sites" in text
 
 
-def test_who_took_part_and_what_each_sent_is_shown(tmp_path: Path) -> None:
+def test_participation_and_bytes_are_shown(tmp_path: Path) -> None:
     report, _ = write_report([write_server(tmp_path / "server")])
     text = report.read_text(encoding="utf-8")
     assert 'id="participation"' in text
@@ -36,10 +36,10 @@ def test_who_took_part_and_what_each_sent_is_shown(tmp_path: Path) -> None:
     assert 'data-measure="participants"' in text
 
 
-def test_targets_clients_and_curves_are_of_the_accuracy_on_own_data(tmp_path: Path) -> None:
+def test_targets_clients_and_curves_use_the_accuracy_on_local_data(tmp_path: Path) -> None:
     found = overview(collect([write_server(tmp_path / "server")]))
     data = chart_data(found)
-    assert data["accuracy"] == "accuracy on own test data"
+    assert data["accuracy"] == "accuracy on local test data"
     assert data["targets"][50 - 1] == [["1 of 1", "10", "5.0 s", "2,000 B"]]  # 0.5 at anna alone: ben missed round 2
     assert [value for value, _ in data["groups"][0]["clients"]] == pytest.approx([0.7, 0.6])
 
@@ -53,20 +53,20 @@ def test_sites_that_share_nothing_leave_no_accuracy_and_no_warning(tmp_path: Pat
     assert "15.0 s" not in text and "7.5 s" in text
 
 
-def test_a_run_beside_a_server_keeps_its_own_column(tmp_path: Path) -> None:
+def test_a_run_next_to_a_server_keeps_its_own_column(tmp_path: Path) -> None:
     report, _ = write_report([write_run(tmp_path / "run"), write_server(tmp_path / "server")])
     text = report.read_text(encoding="utf-8")
     assert "has the highest final test accuracy: <strong>0.6000</strong>, mean over 3 clients" in text
-    assert 'data-label="accuracy on own test data">0.6500' in text
+    assert 'data-label="accuracy on local test data">0.6500' in text
     assert "NaN" not in text.split("<script")[0]
 
 
-def test_a_server_that_is_not_done_says_how_to_go_on(tmp_path: Path) -> None:
+def test_an_unfinished_server_is_reported_with_how_to_resume(tmp_path: Path) -> None:
     path = write_server(tmp_path / "server")
     rows = [json.loads(line) | {"final": False} for line in (path / "metrics.jsonl").read_text().splitlines()]
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (problem,) = overview(collect([path])).problems
-    assert "recorded up to iteration 15 of 15" in problem and "Continue it with the same `fedal serve`." in problem
+    assert "recorded up to iteration 15 of 15" in problem and "Resume it with the same `fedal serve`." in problem
     with pytest.raises(FedalError, match="Continue it with the same `fedal serve`"):
         _ = fedal.load_run(path).final
 

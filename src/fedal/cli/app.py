@@ -1,8 +1,8 @@
-"""The `fedal` command: all commands in the order of `fedal --help`, and how a mistake ends.
+"""The `fedal` command: all commands in the order of `fedal --help`, and the handling of errors.
 
-A command parses, calls the library and prints; nothing heavy is imported before it is needed. Exit codes: a mistake
-before the start 2 (nothing written), a failure during a run 1 (the last checkpoint stands), Ctrl-C 130 (the round is
-finished and saved; a second one stops at once).
+A command parses, calls the library and prints. Heavy imports wait until a command needs them. Exit codes: 2 for a
+mistake found before the start (nothing is written), 1 for a failure during a run (the last checkpoint stays valid), 130
+for Ctrl-C (the current round is finished and saved; a second Ctrl-C stops at once).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ app.add_typer(certs.certs_app, name="certs")
 
 
 def main() -> None:
-    """The entry point: every mistake of a user ends in one message, never in a traceback."""
+    """The entry point: a user's mistake ends in one message, never in a traceback."""
     try:
         refuse_windows()
         app()
@@ -55,6 +55,6 @@ def main() -> None:
     except BrokenPipeError:
         os._exit(0)
     except OSError as error:
-        advice = ". Make space and continue: the last checkpoint stands." if error.errno == errno.ENOSPC else ""
+        advice = ". Free some space and resume: the last checkpoint is intact." if error.errno == errno.ENOSPC else ""
         print(f"error: {error}{advice}", file=sys.stderr)
         sys.exit(1)

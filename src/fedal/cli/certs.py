@@ -1,4 +1,4 @@
-"""Commands of a deployment's authority: who may take part."""
+"""Commands of a deployment's certificate authority (CA), which decides who may take part."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import typer
 from fedal.cli.deploy import FederationFile, need_deploy
 from fedal.errors import ConfigError
 
-certs_app = typer.Typer(help="Make the certificates of a federation.", no_args_is_help=True)
+certs_app = typer.Typer(help="Create the certificates of a federation.", no_args_is_help=True)
 
-Folder = Annotated[Path, typer.Option("--out", help="The folder of the authority.")]
-Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")]
-Hours = Annotated[float, typer.Option(min=0.01, max=8760, help="How long the token may be used.")]
-PublicOf = Annotated[Path | None, typer.Option("--config", help="Puts the public set's hash into it.")]
+Folder = Annotated[Path, typer.Option("--out", help="Folder of the certificate authority (CA).")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="Days for which the certificate is valid.")]
+Hours = Annotated[float, typer.Option(min=0.01, max=8760, help="Hours for which the token is valid.")]
+PublicOf = Annotated[Path | None, typer.Option("--config", help="Federation config; adds the hash of its public set.")]
 
 
 @certs_app.command("init")
 def certs_init(
-    federation: Annotated[str, typer.Option(help="Its name, the same as in the config.")] = "fedal",
+    federation: Annotated[str, typer.Option(help="Name of the federation, as in the config.")] = "fedal",
     out: Folder = Path("certs"),
 ) -> None:
-    """Make a private authority. Keep ca.key offline: whoever has it can let sites in."""
+    """Create a private certificate authority (CA). Keep ca.key offline: anyone with it can admit sites."""
     need_deploy()
     from fedal.deploy.pki.authority import init
 
     init(out, federation)
-    print(f"authority of {federation}: {out}")
+    print(f"certificate authority of {federation}: {out}")
 
 
 @certs_app.command("server")
 def certs_server(
-    host: Annotated[list[str], typer.Option(help="Name or address by which sites reach it; repeatable.")],
+    host: Annotated[list[str], typer.Option(help="Name or address at which sites reach the server; repeatable.")],
     out: Folder = Path("certs"),
     days: Days = 90,
 ) -> None:
-    """Make the server's certificate."""
+    """Create the server's certificate."""
     need_deploy()
     from fedal.deploy.pki.authority import issue_server
 
@@ -46,7 +46,7 @@ def certs_server(
 
 @certs_app.command("client")
 def certs_client(site: str, out: Folder = Path("certs"), config: PublicOf = None, days: Days = 90) -> None:
-    """Make the invitation of a site: authority, certificate, key, and the hash of the public set."""
+    """Create a site's invitation: CA certificate, its own certificate and key, and the hash of the public set."""
     need_deploy()
     from fedal.deploy.pki.authority import issue_client
 
@@ -57,7 +57,7 @@ def certs_client(site: str, out: Folder = Path("certs"), config: PublicOf = None
 def certs_token(
     site: str, out: Folder = Path("certs"), config: PublicOf = None, hours: Hours = 72, days: Days = 90
 ) -> None:
-    """Make a one-time token, with which a site asks for a certificate for a key of its own."""
+    """Create a one-time token, with which a site requests a certificate for its own key."""
     need_deploy()
     from fedal.deploy.pki.enrolment import make_token
 
@@ -68,21 +68,21 @@ def certs_token(
 def certs_request(
     token: Path,
     out: Annotated[
-        Path | None, typer.Option(help="The folder of this site's key.", show_default="the site's name")
+        Path | None, typer.Option(help="Folder for this site's key.", show_default="the site's name")
     ] = None,
 ) -> None:
-    """At a site: make a key, and from the operator's token a request for its certificate."""
+    """At a site: create a key and, from the operator's token, a certificate request."""
     need_deploy()
     from fedal.deploy.pki.authority import REQUEST
     from fedal.deploy.pki.enrolment import make_request
 
     folder = make_request(token, out)
-    print(f"send to the operator: {folder / REQUEST}; put what comes back here: {folder / 'cert.pem'}")
+    print(f"send to the operator: {folder / REQUEST}; save the certificate you receive as {folder / 'cert.pem'}")
 
 
 @certs_app.command("enrol")
 def certs_enrol(request: Path, out: Folder = Path("certs")) -> None:
-    """Spend a token: make the certificate that a site requests."""
+    """Spend a token: issue the certificate that a site requests."""
     need_deploy()
     from fedal.deploy.pki.enrolment import enrol
 
@@ -93,12 +93,14 @@ def certs_enrol(request: Path, out: Folder = Path("certs")) -> None:
 @certs_app.command("all")
 def certs_all(
     config: FederationFile,
-    host: Annotated[list[str], typer.Option(help="Name or address by which sites reach the server; repeatable.")],
+    host: Annotated[list[str], typer.Option(help="Name or address at which sites reach the server; repeatable.")],
     out: Folder = Path("certs"),
     days: Days = 90,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Sites make their own keys: tokens for them.")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Create tokens instead of invitations: sites create their own keys.")
+    ] = False,
 ) -> None:
-    """Make authority (unless there is one), server, operator and an invitation for every site of the roster."""
+    """Create the CA (unless it exists), the server's certificate, and an invitation for the operator and each site."""
     need_deploy()
     from fedal.deploy.pki import authority as certs
     from fedal.deploy.pki import enrolment
@@ -110,7 +112,7 @@ def certs_all(
     if not (out / "ca.key").exists():
         certs.init(out, federation)
     elif (found := certs.federation_of(out)) != federation:
-        raise ConfigError(f"{out} is the authority of {found}, not of {federation}. Choose another --out.")
+        raise ConfigError(f"{out} is the certificate authority of {found}, not of {federation}. Choose another --out.")
     print(f"server: {certs.issue_server(out, host, days)}")
     for site in plan.config.client_names:
         if tokens:
@@ -122,17 +124,18 @@ def certs_all(
 
 @certs_app.command("revoke")
 def certs_revoke(name: str, out: Folder = Path("certs")) -> None:
-    """Void every certificate and token made for a site so far. A running server heeds the list once it has it."""
+    """Revoke every certificate and token issued to a site. A running server applies the list once it has the file."""
     need_deploy()
     from fedal.deploy.pki.authority import REVOKED, revoke, serials_of
     from fedal.deploy.pki.enrolment import void_tokens
 
     if tokens := void_tokens(out, name):
-        print(f"{tokens} unused of {name}: no longer good")
+        print(f"unused tokens of {name} voided: {tokens}")
         if not serials_of(out, name):
             return
     count = len(revoke(out, name))
-    print(f"{count} of {name}: {out / 'server' / REVOKED} (on another machine: copy it to the server's certificates)")
+    print(f"certificates of {name} revoked: {count}\nrevocation list: {out / 'server' / REVOKED}")
+    print("If the server runs on another machine, copy the list to its certificates folder.")
 
 
 def _public_sha256(config: Path | None) -> str | None:

@@ -10,7 +10,7 @@ import typer
 from fedal import methods as known
 from fedal.campaigns.compare import Comparison
 from fedal.campaigns.compare import compare as run_comparison
-from fedal.cli.options import Jobs, Quiet, Said, takes_settings
+from fedal.cli.options import GivenSettings, Jobs, Quiet, takes_settings
 from fedal.cli.printing import print_table
 from fedal.cli.screen import Screen
 from fedal.errors import ConfigError
@@ -18,25 +18,25 @@ from fedal.figures.curves import plot_curves
 from fedal.messages import in_words
 from fedal.records.numbers import duration, share, shown_difference, size, with_spread
 
-Out = Annotated[Path, typer.Option(help="Folder of the comparison; an interrupted one continues.")]
-ONE_RUN = {"method": "--methods", "seed": "--seeds", "options": "--set NAME=VALUE"}  # -> what a comparison has instead
+Out = Annotated[Path, typer.Option(help="Folder of the comparison; an interrupted comparison resumes.")]
+ONE_RUN = {"method": "--methods", "seed": "--seeds", "options": "--set NAME=VALUE"}  # -> the comparison's equivalent
 
 
 @takes_settings(without=ONE_RUN)
 def compare(
     *,
-    methods: Annotated[str, typer.Option(help="Names with commas, or all.")] = "all",
+    methods: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...: this many runs per method.")] = 3,
-    said: Said,
+    given: GivenSettings,
     out: Out = Path("runs/cmp"),
     jobs: Jobs = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Run methods x seeds and print a table with mean and spread."""
+    """Run methods x seeds and print a table of means and standard deviations."""
     for key, instead in ONE_RUN.items():
-        if key in said.values:
+        if key in given.values:
             raise ConfigError(f"--set {key}: a comparison has several runs; use {instead}.")
-    values = {key: value for key, value in said.settings().items() if key not in ("method", "seed")}
+    values = {key: value for key, value in given.settings().items() if key not in ("method", "seed")}
     options = values.pop("options", {})
     values = (options if isinstance(options, dict) else {"options": options}) | values
     with Screen(quiet).live() as screen:
@@ -71,16 +71,16 @@ def _print_comparison(comparison: Comparison) -> None:
             ]
         )
     columns = ["method", "test accuracy", "worst client", "up / client", "down / client", "time", "reveals"]
-    print_table(f"Final models on the whole test set, mean ± spread over {len(comparison.seeds)} seeds", columns, rows)
+    print_table(f"Final models on the whole test set, mean ± std over {len(comparison.seeds)} seeds", columns, rows)
 
 
 def _print_differences(comparison: Comparison) -> None:
-    """What the seeds allow to say about each method against the first; nothing with one seed or one method."""
+    """Prints each method's difference from the first, as far as the seeds support one; needs two methods and seeds."""
     with_runs = [row for row in comparison.rows if len(row.runs) > 1]
     if len(with_runs) < 2:
         return
     first = with_runs[0]
     found = {row.method: row.difference(first, "test_accuracy") for row in with_runs[1:]}
     rows = [[method, *shown_difference(each)] for method, each in found.items() if each is not None]
-    columns = ["method", "test accuracy", "95% interval", "p (not corrected)", f"than {first.method}"]
-    print_table(f"Difference to {first.method}, paired over seeds", columns, rows)
+    columns = ["method", "test accuracy", "95% interval", "p (not corrected)", f"vs {first.method}"]
+    print_table(f"Difference from {first.method}, paired by seed", columns, rows)

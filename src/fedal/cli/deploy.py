@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedal.cli.interrupt import stop_on_request
-from fedal.cli.options import Assignments, Said
+from fedal.cli.options import Assignments, GivenSettings
 from fedal.cli.printing import print_table, warn
 from fedal.errors import ConfigError, FedalError, Stopped
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 FederationFile = Annotated[Path, typer.Option("--config", help="The federation's TOML file.")]
 Server = Annotated[str, typer.Option(help="HOST:PORT")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, on loopback addresses only.")]
-InvitationFolder = Annotated[Path | None, typer.Option("--invitation", help="The folder of `fedal certs client`.")]
+InvitationFolder = Annotated[Path | None, typer.Option("--invitation", help="Invitation folder made by `fedal certs`.")]
 
 
 def serve(config: FederationFile, insecure: Insecure = False) -> None:
-    """Serve a federation to its sites until its last round; the same command continues after any stop."""
+    """Serve a federation until its last round; rerun the same command to resume after any stop."""
     need_deploy()
     from fedal.deploy.plan import plan_federation
     from fedal.deploy.settings import load_federation
@@ -43,23 +43,23 @@ def serve(config: FederationFile, insecure: Insecure = False) -> None:
 
 def join(
     server: Server,
-    name: Annotated[str, typer.Option(help="The name of this site in the roster.")],
-    data: Annotated[Path, typer.Option(help="Private data: an .npz file with x and y. It is never sent.")],
-    model: Annotated[str, typer.Option(help="A name of `fedal models`, package.module:factory, or auto.")] = "auto",
+    name: Annotated[str, typer.Option(help="Name of this site in the roster.")],
+    data: Annotated[Path, typer.Option(help="Private data: an .npz file with x and y, never sent.")],
+    model: Annotated[str, typer.Option(help="Name from `fedal models`, package.module:factory, or auto.")] = "auto",
     invitation: InvitationFolder = None,
-    state: Annotated[
-        Path | None, typer.Option(help="Where this site keeps its state.", show_default="NAME-state")
-    ] = None,
-    save: Annotated[Path | None, typer.Option(help="Write the trained weights here (safetensors).")] = None,
-    share_metrics: Annotated[bool, typer.Option("--share-metrics", help="Send own test accuracy.")] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart-from-scratch", help="This site lost its state: let it begin anew.")
+    state: Annotated[Path | None, typer.Option(help="Folder for this site's state.", show_default="NAME-state")] = None,
+    save: Annotated[Path | None, typer.Option(help="File for the trained weights (safetensors).")] = None,
+    share_metrics: Annotated[
+        bool, typer.Option("--share-metrics", help="Send this site's test accuracy to the server.")
     ] = False,
-    patience: Annotated[float, typer.Option(help="Seconds to wait for a server out of reach.")] = 600.0,
-    federation: Annotated[str, typer.Option(help="With --insecure: its name.")] = "fedal",
+    restart: Annotated[
+        bool, typer.Option("--restart-from-scratch", help="Start this site from scratch after it lost its state.")
+    ] = False,
+    patience: Annotated[float, typer.Option(help="Seconds to wait for an unreachable server.")] = 600.0,
+    federation: Annotated[str, typer.Option(help="Name of the federation, for --insecure only.")] = "fedal",
     insecure: Insecure = False,
 ) -> None:
-    """Take part in a federation with an own model and own data; the same command continues after any stop."""
+    """Join a federation with your own model and data; rerun the same command to resume after any stop."""
     need_deploy()
     found = _invitation(invitation or Path(name), insecure, name)
 
@@ -75,7 +75,7 @@ def join(
 
 
 def status(server: Server, invitation: InvitationFolder = None, insecure: Insecure = False) -> None:
-    """Ask a server who is connected, which round it is, and what has been sent."""
+    """Show a server's current round, connected sites and traffic."""
     need_deploy()
     import grpc
 
@@ -98,11 +98,11 @@ def status(server: Server, invitation: InvitationFolder = None, insecure: Insecu
 
 def export_sites(
     config: FederationFile,
-    out: Annotated[Path, typer.Option(help="A folder for one .npz file per client.")],
+    out: Annotated[Path, typer.Option(help="Folder for one .npz file per client.")],
     assignments: Assignments = None,
 ) -> None:
-    """Write the private data that each client of `fedal run` would have: for rehearsing a deployment."""
-    checked = Said.of(config, assignments).config()
+    """Write each client's private data from `fedal run` to a file, to rehearse a deployment."""
+    checked = GivenSettings.of(config, assignments).config()
 
     from fedal.simulate.export import export_sites as export
 
@@ -124,10 +124,10 @@ def _invitation(folder: Path, insecure: bool, site: str | None = None) -> Invita
 
 
 def need_deploy() -> None:
-    import fedal.deploy  # noqa: F401 - comes first: it decides what gRPC allows
+    import fedal.deploy  # noqa: F401 - must come first: it sets which TLS versions gRPC allows
 
     try:
         import cryptography  # noqa: F401
         import grpc  # noqa: F401
     except ImportError:
-        raise ConfigError("a deployment needs more packages. Type: pip install 'fedal[deploy]'") from None
+        raise ConfigError("a deployment needs more packages. Run: pip install 'fedal[deploy]'") from None

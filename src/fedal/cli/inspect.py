@@ -1,4 +1,4 @@
-"""Commands that look without training: `partition` and `plan` before a run, `analyse` and `report` after it."""
+"""Commands that inspect runs without training: `partition` and `plan` before a run, `analyse` and `report` after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedal.cli.options import Said, SettingsArgument, Trust, takes_settings
+from fedal.cli.options import GivenSettings, SettingsArgument, Trust, takes_settings
 from fedal.cli.printing import print_table, warn
 from fedal.errors import ConfigError, FedalError
 from fedal.figures.bubbles import draw_bubbles
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from fedal.analysis.analyse import Analysis
     from fedal.simulate.estimate import Estimate
 
-NOT_OF_THE_DATA = ("method", "models", "iterations", "rounds", "engine", "ray_address", "require")
+NOT_DATA_SETTINGS = ("method", "models", "iterations", "rounds", "engine", "ray_address", "require")
 
 
-@takes_settings(without=NOT_OF_THE_DATA)
+@takes_settings(without=NOT_DATA_SETTINGS)
 def partition(
     *,
-    preview: Annotated[bool, typer.Option("--preview", help="Show the division; nothing is trained.")] = True,
-    said: Said,
-    out: Annotated[Path, typer.Option(help="Folder of the bubble chart, partition.png and .svg.")] = Path("."),
+    preview: Annotated[bool, typer.Option("--preview", help="Implied: show the split without training.")] = True,
+    given: GivenSettings,
+    out: Annotated[Path, typer.Option(help="Folder for the bubble chart, partition.png and .svg.")] = Path("."),
 ) -> None:
-    """Show who would own what: a client x class table and a bubble chart."""
-    config = said.config()
+    """Preview the data split: a client x class table and a bubble chart."""
+    config = given.config()
     split = prepare_split(config)
     counts = split.class_counts()
     names = split.dataset.class_names or tuple(str(k) for k in range(split.dataset.n_classes))
@@ -48,34 +48,36 @@ def partition(
         ["all", *(f"{count:,}" for count in counts.sum(0)), f"{counts.sum():,}", str((counts.sum(0) > 0).sum())]
     )
     print_table(f"{title}, seed {config.seed}", ["client", *names, "all", "classes"], rows, numbers=True)
-    print(f"public samples: {len(split.public_x):,}; training samples that nobody gets: {split.leftovers:,}")
+    print(f"public samples: {len(split.public_x):,}; unassigned training samples: {split.leftovers:,}")
     files = save(draw_bubbles(counts, list(split.clients), names, title), out / "partition")
     print("chart: " + ", ".join(map(str, files)))
 
 
 @takes_settings(file=SettingsArgument)
 def plan(
-    said: Said, trial: Annotated[float, typer.Option(min=0, help="Seconds to spend on trial rounds.")] = 10.0
+    given: GivenSettings, trial: Annotated[float, typer.Option(min=0, help="Seconds to spend on trial rounds.")] = 10.0
 ) -> None:
-    """Estimate time, memory and bytes of a run by playing a few rounds of it. Writes nothing."""
-    config = said.config()
+    """Estimate a run's time, memory and traffic from a few trial rounds. Writes nothing."""
+    config = given.config()
 
     from fedal.simulate.estimate import estimate
 
     found = estimate(config, trial_s=trial)
     length = f"{config.total_rounds * config.tau:,} iterations ({config.total_rounds:,} rounds of {config.tau})"
     title = f"{config.method} on {config.dataset}, {len(config.client_names)} clients, {length}"
-    print_table(title, ["", "estimate", "how it was found"], _plan_rows(found))
+    print_table(title, ["", "estimate", "basis"], _plan_rows(found))
 
 
 def analyse(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or one of `fedal compare`.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or the folder of a comparison.")
+    ],
     reference_steps: Annotated[
-        int, typer.Option(min=0, help="Steps of the model trained on everybody's data for lambda; 0 leaves it out.")
+        int, typer.Option(min=0, help="Training steps on the pooled data for lambda; 0 leaves lambda out.")
     ] = 500,
     trust: Trust = False,
 ) -> None:
-    """Measure what the theory speaks of: zeta, bounds, gradient variances, equilibrium, forgetting."""
+    """Measure the theory's quantities: zeta, bounds, gradient variances, equilibrium, forgetting."""
     paths = [run for folder in folders for run in _runs_in(folder)]
 
     from fedal.analysis.analyse import analyse as measure
@@ -96,13 +98,13 @@ def analyse(
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or of comparisons.")],
     out: Annotated[
-        Path | None, typer.Option(help="The file to write.", show_default="report.html in the first DIR")
+        Path | None, typer.Option(help="File to write.", show_default="report.html in the first DIR")
     ] = None,
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="LOGDIR", help="Also write TensorBoard logs here.")
     ] = None,
 ) -> None:
-    """Write one HTML page about runs: tables, curves, clients' data, the wire. Needs no network to read."""
+    """Write one HTML page about runs: tables, curves, clients' data and messages. The page works offline."""
     path, problems = write_report(folders, out)
     for problem in problems:
         warn(problem)
@@ -117,7 +119,7 @@ def _runs_in(folder: Path) -> list[Path]:
         return [folder]
     found = sorted(path.parent for path in folder.glob("*/seed-*/config.toml"))
     if not found:
-        raise ConfigError(f"no run in {folder} (there is no config.toml). Start one with `fedal run`.")
+        raise ConfigError(f"{folder} holds no run (no config.toml). Start one with `fedal run`.")
     return found
 
 
@@ -140,22 +142,22 @@ def _plan_rows(plan: Estimate) -> list[list[str]]:
     known = sum(plan.memory.values())
     sends = "counted at the wire" + (", exact" if plan.bytes_are_exact else "; sizes may vary with the data")
     words = {
-        "data": "inputs as read, and staged where the format differs",
+        "data": "inputs as loaded, plus a converted copy where the format differs",
         "models": "weights and buffers of all clients",
         "optimizers": "moments of all clients",
-        "anchors": "former selves that less-forgetting compares with",
-        "server": "what the server keeps",
+        "anchors": "earlier models that less-forgetting compares with",
+        "server": "the server's state",
     }
     return [
         ["time", duration(plan.seconds()), f"{between} at the pace of the fastest and slowest of {plan.trials} rounds; "
-         "on this machine, as busy as it is now"],
+         "on this machine, at its current load"],
         ["  a round", f"{1000 * typical:.0f} ms", f"median of {max(1, plan.trials - 1)} rounds after a warm-up round"],
         ["  evaluation", duration(plan.evaluations * plan.evaluation_s + plan.final_s),
          f"{plan.evaluations} of {1000 * plan.evaluation_s:.0f} ms, and the final one{instruments}"],
         ["memory", size(plan.peak_bytes), "peak of this process so far, measured"],
         *[[f"  {part}", size(n_bytes), words[part]] for part, n_bytes in plan.memory.items() if n_bytes],
         ["  the rest", size(max(0, plan.peak_bytes - known)), "Python, torch, activations"],
-        ["checkpoint", size(plan.checkpoint_bytes), "two are kept on disk; saving one holds it in memory twice"],
+        ["checkpoint", size(plan.checkpoint_bytes), "two are kept on disk; saving needs twice this much memory"],
         ["sent up", size(plan.up_bytes), f"all clients, whole run; {sends}"],
         ["sent down", size(plan.down_bytes), f"all clients, whole run; {sends}"],
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks, the second stops."""
+"""Ctrl-C: the first requests a stop after the round, the second stops at once."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable
 
 
 def stop_on_request(
-    tell: Callable[[str], None] = lambda text: print(f"\n{text}", file=sys.stderr, flush=True),
+    notify: Callable[[str], None] = lambda text: print(f"\n{text}", file=sys.stderr, flush=True),
     signals: Iterable[signal.Signals] = (signal.SIGINT,),
 ) -> Callable[[], bool]:
-    """Whether a Ctrl-C has asked the run to stop after its round; the second stops at once."""
-    asked: list[bool] = []
+    """Returns a function that tells whether a Ctrl-C has requested a stop. A second Ctrl-C exits at once."""
+    requested: list[bool] = []
 
     def interrupt(*_: object) -> None:
-        if asked:
+        if requested:
             os._exit(130)
-        asked.append(True)
-        tell("finishing the round, then saving; Ctrl-C again stops at once")
+        requested.append(True)
+        notify("finishing the round, then saving; press Ctrl-C again to stop at once")
 
     for number in signals:
         signal.signal(number, interrupt)
-    return lambda: bool(asked)
+    return lambda: bool(requested)

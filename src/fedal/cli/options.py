@@ -1,4 +1,4 @@
-"""Options of commands: those for settings are made from the facts of `Config`, and no other file names them."""
+"""Command-line options. Options for settings are generated from the facts of `Config`; no other file names them."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ SettingsArgument = Annotated[Path | None, typer.Argument(metavar="[CONFIG]", hel
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting or method option; repeatable.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only results, warnings and errors.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Import code that the run folder names.")]
-Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time (0: one per core).")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results, warnings and errors.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Allow importing the code that the run folder names.")]
+Jobs = Annotated[int, typer.Option(min=0, help="Runs in parallel (0: one per core).")]
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a person said about settings: in a file, and on top of it in options and with --set."""
+class GivenSettings:
+    """The settings a user gave: in a file, overridden by options and --set."""
 
     file: Path | None
     values: dict[str, Any]
 
     @classmethod
-    def of(cls, file: Path | None, assignments: Iterable[str] | None, **options: Any) -> Said:
+    def of(cls, file: Path | None, assignments: Iterable[str] | None, **options: Any) -> GivenSettings:
         given = {name: value for name, value in options.items() if value is not None}
         return cls(file, given | parse_assignments(assignments or ()))
 
     def config(self) -> Config:
-        """All of it, checked."""
+        """The settings as a checked config."""
         return load_config(self.file, self.values)
 
     def settings(self) -> dict[str, Any]:
-        """All of it, as it was said."""
+        """The merged settings, unchecked."""
         return merge_settings(read_toml(self.file) if self.file else {}, self.values)
 
 
 def takes_settings(
     *, without: Iterable[str] = (), file: Any = SettingsFile, model: type[BaseModel] = Config
 ) -> Callable[[Command], Command]:
-    """Lets a command take the settings that are options, in the place of its parameter `said`, which gets them."""
+    """Replaces a command's parameter `given` by one option per setting, and passes it what the user gave."""
     names = [name for name, facts in facts_of(model).items() if facts.option and name not in without]
 
     def decorate(command: Command) -> Command:
@@ -62,18 +62,20 @@ def takes_settings(
             "assignments": Assignments,
         }
         parameters: list[inspect.Parameter] = []
-        for own in inspect.signature(command, eval_str=True).parameters.values():
-            new = [_parameter(name, annotation, None) for name, annotation in generated.items()]
-            parameters += new if own.name == "said" else [_parameter(own.name, own.annotation, own.default)]
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            if parameter.name == "given":
+                parameters += [_parameter(name, annotation, None) for name, annotation in generated.items()]
+            else:
+                parameters.append(_parameter(parameter.name, parameter.annotation, parameter.default))
 
         @wraps(command)
-        def with_said(**given: Any) -> None:
-            said = Said.of(**{name: given.pop(name) for name in generated})
-            command(said=said, **given)
+        def with_settings(**arguments: Any) -> None:
+            given = GivenSettings.of(**{name: arguments.pop(name) for name in generated})
+            command(given=given, **arguments)
 
-        with_said.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_said.__annotations__ = {each.name: each.annotation for each in parameters}
-        return with_said
+        with_settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_settings.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_settings
 
     return decorate
 
@@ -83,7 +85,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _option(field: FieldInfo) -> Any:
-    """The annotation by which typer makes the option of a setting. Left out it is None: the file may have it."""
+    """The annotation from which typer makes a setting's option. None means omitted, so the file's value counts."""
     shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
     text = field.description or ""
     option = typer.Option(help=f"{text[:1].upper()}{text[1:]}.", show_default=field.default is not None and shown)
@@ -91,7 +93,7 @@ def _option(field: FieldInfo) -> Any:
 
 
 def _typed(annotation: Any) -> Any:
-    """What a word on the command line is read as: the one plain type among those allowed, else left as it is, text."""
+    """The type that typer parses an option as: the only plain type among those allowed, else str."""
     found = _plain_types(annotation)
     return found.pop() if len(found) == 1 else str
 

@@ -17,17 +17,17 @@ from fedal.errors import ConfigError, FedalError
 
 
 def paper(
-    name: Annotated[str, typer.Argument(help="list, or a name from it.")],
+    name: Annotated[str, typer.Argument(help="Name of an entry, or `list` to list them.")],
     scale: Annotated[str, typer.Option(help="small: minutes on two cores; full: the paper's setting.")] = "small",
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds 0, 1, ...", show_default="see the list; full: 3")
+        int | None, typer.Option(min=1, help="Seeds 0, 1, ...", show_default="per entry, see list; full: 3")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of all runs, tables and figures.")] = Path("runs/paper"),
+    out: Annotated[Path, typer.Option(help="Folder for all runs, tables and figures.")] = Path("runs/paper"),
     jobs: Jobs = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Implied: an interrupted entry continues.")] = True,
+    resume: Annotated[bool, typer.Option("--resume", help="Implied: an interrupted entry resumes.")] = True,
     quiet: Quiet = False,
 ) -> None:
-    """Play a table or figure of the FedAL paper again and show ours beside the paper's."""
+    """Reproduce a table or figure of the FedAL paper, ours next to the paper's numbers."""
     if name == "list":
         _print_entries()
         return
@@ -63,5 +63,5 @@ def _print_entries() -> None:
         dataset, words, _ = found[entry.dataset]
         time = minutes(entry, dataset)
         rows.append([entry.name, entry.label, entry.title, words, f"{time:.0f} min" if time >= 1 else "under 1 min"])
-    print_table("The FedAL paper, arXiv 2311.16584", ["name", "label", "what", "small runs on", "small takes"], rows)
-    print("small takes: an estimate for two free cores. full: days to weeks; `fedal plan` estimates a run of it.")
+    print_table("The FedAL paper, arXiv 2311.16584", ["name", "label", "content", "small runs on", "small takes"], rows)
+    print("small takes: estimated for two idle cores. full: days to weeks; `fedal plan` estimates one of its runs.")

@@ -1,4 +1,4 @@
-"""What several commands print: tables and the last line of a run."""
+"""Output that several commands share: tables and the last line of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = False) -> None:
-    """A table on the terminal; with `numbers` all columns but the first are aligned at the right."""
+    """Prints a table; `numbers` right-aligns all columns but the first."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""How a run is shown while it goes: a bar with the time left on a terminal, plain lines elsewhere."""
+"""Shows the progress of runs: bars with the remaining time on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def accuracy_line(row: dict[str, Any]) -> str:
 
 
 class Screen:
-    """Shows one or several runs, and hears when they shall stop."""
+    """Shows one or several runs, and holds the user's request to stop."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -34,7 +34,7 @@ class Screen:
 
     @contextmanager
     def live(self) -> Iterator[Screen]:
-        """Bars while the block runs, if there is a terminal to draw them on."""
+        """Shows bars while the block runs, if standard error is a terminal."""
         if self._quiet or not sys.stderr.isatty():
             yield self
             return
@@ -52,7 +52,7 @@ class Screen:
                 self._bars = None
 
     def show(self, name: str, event: str, details: Any) -> None:
-        """What a run tells of itself, by the names of `Listener`."""
+        """Shows an event of a run; events have the names of `Listener`'s methods."""
         if event == "warned" and self._bars:
             self._bars.console.print(f"warning: {details}", markup=False)
         elif event == "warned":
@@ -68,7 +68,7 @@ class Screen:
             self._bars.update(self._tasks[name], completed=details[0], total=details[1])
 
     def watch(self, job: Job, event: str, details: Any) -> None:
-        """The `Watcher` of a comparison: without bars, of each run only the end is shown."""
+        """The `Watcher` of a comparison: without bars, it shows only each run's end."""
         name = f"{job.name} seed {job.seed}"
         if event in ("warned", "not applicable"):
             words = f"{name}: not applicable: {details}" if event == "not applicable" else f"{name}: {details}"

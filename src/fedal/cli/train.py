@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedal.cli.options import Quiet, Said, Trust, takes_settings
+from fedal.cli.options import GivenSettings, Quiet, Trust, takes_settings
 from fedal.cli.printing import verdict
 from fedal.cli.screen import Screen
 from fedal.records.folder import RunFolder
@@ -16,13 +16,13 @@ from fedal.records.folder import RunFolder
 if TYPE_CHECKING:
     from fedal.simulate.session import Listener
 
-Out = Annotated[Path | None, typer.Option(help="The run folder.", show_default="runs/DATE-METHOD-DATASET-SEED")]
+Out = Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/DATE-METHOD-DATASET-SEED")]
 
 
 @takes_settings()
-def run(said: Said, out: Out = None, quiet: Quiet = False) -> None:
+def run(given: GivenSettings, out: Out = None, quiet: Quiet = False) -> None:
     """Train one federation and write a run folder."""
-    config = said.config()
+    config = given.config()
 
     from fedal.simulate.run import run as start
 
@@ -33,7 +33,7 @@ def run(said: Said, out: Out = None, quiet: Quiet = False) -> None:
 
 def resume(
     folder: Path,
-    iterations: Annotated[int | None, typer.Option(help="Extend the run to this length.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Extend the run to this many iterations.")] = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`fedal tune`: a search for settings."""
+"""`fedal tune`: searches for the best settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal, cast
 import typer
 
 from fedal.campaigns.tune import OBJECTIVES, PAPER_ROUNDS, Range, Search, Tuning, paper_stages, parse_space
-from fedal.cli.options import Jobs, Quiet, Said, takes_settings
+from fedal.cli.options import GivenSettings, Jobs, Quiet, takes_settings
 from fedal.cli.printing import print_table, warn
 from fedal.cli.screen import Screen
 from fedal.errors import ConfigError
@@ -16,9 +16,13 @@ from fedal.errors import ConfigError
 Grid = Annotated[list[str] | None, typer.Option("--grid", metavar="KEY=A,B,...", help="Values to try; repeatable.")]
 Ranges = Annotated[
     list[str] | None,
-    typer.Option("--range", metavar="KEY=LOW:HIGH", help="Only with --trials; not whole: logarithmic."),
+    typer.Option(
+        "--range",
+        metavar="KEY=LOW:HIGH",
+        help="Range to sample from, with --trials only; logarithmic unless both ends are integers.",
+    ),
 ]
-Objective = Annotated[str, typer.Option(help="train, as in the paper; or test, which spoils the test set.")]
+Objective = Annotated[str, typer.Option(help="train, as in the paper; or test, which biases the test accuracy.")]
 
 
 @takes_settings()
@@ -26,35 +30,39 @@ def tune(
     *,
     grid: Grid = None,
     ranges: Ranges = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Let Optuna choose this many, instead of all.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Number of trials that Optuna chooses, instead of all combinations.")
+    ] = None,
     objective: Objective = "train",
-    said: Said,
-    out: Annotated[Path, typer.Option(help="Folder of the search; an interrupted one continues.")] = Path("runs/tune"),
+    given: GivenSettings,
+    out: Annotated[Path, typer.Option(help="Folder of the search; an interrupted search resumes.")] = Path("runs/tune"),
     jobs: Jobs = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Search settings and write best.toml. With --preset paper and no --grid: the paper's two stages, 120 rounds."""
-    values = said.settings()
+    """Search settings and write best.toml. --preset paper without --grid runs the paper's two stages of 120 rounds."""
+    values = given.settings()
     if objective not in ("train", "test"):
         raise ConfigError(f"--objective {objective}: expected train or test.")
     space = parse_space(grid or [], ranges or [])
     by_paper = not space and values.get("preset") == "paper"
     if not space and not by_paper:
-        raise ConfigError("nothing to search: say --grid lr=1e-3,1e-2 (repeatable), or --preset paper.")
+        raise ConfigError(
+            "nothing to search. Give values with --grid lr=1e-3,1e-2 (repeatable), or use --preset paper."
+        )
     lists = {key: each for key, each in space.items() if not isinstance(each, Range)}
     if trials is None and len(lists) < len(space):
-        raise ConfigError("--range needs --trials N: a range has no end of values. Or list them with --grid.")
+        raise ConfigError("--range needs --trials N: it cannot be enumerated. Or list values with --grid.")
     if by_paper and not {"iterations", "rounds"} & values.keys():
         values["rounds"] = PAPER_ROUNDS
     if objective == "test":
-        warn("the test set chooses the settings; its accuracy is no fair estimate any more")
+        warn("tuning on the test set: its accuracy is no longer a fair estimate")
 
     kind = cast(Literal["train", "test"], objective)
     with Screen(quiet).live() as screen:
         search = Search(values, out, objective=kind, jobs=jobs, watch=screen.watch, should_stop=screen.should_stop)
         if trials is not None:
             if by_paper:
-                raise ConfigError("--trials: say what to choose from with --grid or --range.")
+                raise ConfigError("--trials needs values to choose from: give --grid or --range.")
             found = search.sample(space, trials)
         else:
             found = search.grids(paper_stages(values.get("method", "fedal")) if by_paper else [lists])

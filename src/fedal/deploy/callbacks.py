@@ -1,4 +1,4 @@
-"""What the server says to whoever calls: who may come in, what a site is told, how things stand."""
+"""The server's answers to callers: admission, the welcome message and the status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedal.wire import Wire
 
 @dataclass
 class Callbacks:
-    """Its methods are called from the network's thread."""
+    """Called by the gRPC server, from the network thread."""
 
     plan: ServerPlan
     feature_width: int
@@ -28,7 +28,7 @@ class Callbacks:
     state: str = "starting"  # for the operator
 
     def admit(self, hello: pb.Hello) -> None:
-        """Raises Refused."""
+        """Raises Refused if the site cannot continue this run."""
         committed = self.journal.committed
         if hello.run and hello.run != self.journal.run and not hello.restart:
             raise Refused(Code.OTHER_RUN, "this site holds the state of another run. Choose another --state folder.")
@@ -36,11 +36,13 @@ class Callbacks:
         if not held and self.plan.deployment.policy == "wait":
             raise Refused(
                 Code.STATE_LOST,
-                f"this site has no state of round {committed}. Restore its --state folder, or let it begin anew "
+                f"this site has no state for round {committed}. Restore its --state folder, or start from scratch "
                 "with --restart-from-scratch.",
             )
         if not hello.rounds_held and committed > 0 and not hello.restart:
-            raise Refused(Code.STATE_LOST, "this site has lost its state. --restart-from-scratch lets it begin anew.")
+            raise Refused(
+                Code.STATE_LOST, "this site has lost its state. To start from scratch: --restart-from-scratch."
+            )
 
     def welcome(self) -> pb.Welcome:
         return pb.Welcome(
@@ -71,7 +73,7 @@ class Callbacks:
         return reply
 
     def _stragglers(self) -> str:
-        """Who keeps the others waiting, for the operator."""
+        """The stragglers of the current exchange, for the operator."""
         waits = {name: seat.waited_s for name, seat in self.seats.items()}
         late = [f"{waited:.0f} s for {name}" for name, waited in waits.items() if waited >= 1]
         return f", waiting {', '.join(late)}" if late else ""

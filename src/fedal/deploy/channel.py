@@ -1,4 +1,4 @@
-"""Who may speak on a channel: mutual TLS 1.3, or plain text on the loopback interface for experiments."""
+"""Channels between server and sites: mutual TLS 1.3, or plain text on the loopback interface for experiments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHUNK_BYTES = 1 << 20
 KEEPALIVE = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # of pings for other reasons: one under way takes the keepalive's place
+    ("grpc.http2.ping_timeout_ms", 10_000),  # for other pings: a pending one replaces the keepalive ping
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
@@ -34,33 +34,33 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def refuse_plain_text_abroad(address: str) -> None:
+def refuse_remote_plain_text(address: str) -> None:
     if not is_loopback(address):
         raise ConfigError(f"--insecure with {address}: plain text is for loopback addresses only. Use certificates.")
 
 
 def server_credentials(first: Pems, renewed: Callable[[], Pems | None] = lambda: None) -> grpc.ServerCredentials:
-    """`renewed` is asked at every handshake; what it gives replaces the files from before."""
+    """Credentials for the server. `renewed` is called at every handshake; a result replaces the previous files."""
     if not TLS_1_3_ONLY:
         raise ConfigError("gRPC was imported before fedal and would allow TLS 1.2: import fedal.deploy first.")
 
-    def shown(pems: Pems) -> grpc.ServerCertificateConfiguration:
+    def configured(pems: Pems) -> grpc.ServerCertificateConfiguration:
         return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], pems.authority)
 
     def fetch() -> grpc.ServerCertificateConfiguration:
         found = renewed()
-        return shown(found) if found else None  # type: ignore[return-value]  # None: unchanged; the stubs forget it
+        return configured(found) if found else None  # type: ignore[return-value]  # None: unchanged; not in the stubs
 
-    return grpc.dynamic_ssl_server_credentials(shown(first), fetch, require_client_authentication=True)
+    return grpc.dynamic_ssl_server_credentials(configured(first), fetch, require_client_authentication=True)
 
 
 def open_channel(address: str, invitation: Invitation | None, largest: int = CHUNK_BYTES * 2) -> grpc.Channel:
-    """A channel to the server; without an invitation in plain text, on loopback only."""
+    """A channel to the server. Without an invitation it is plain text, allowed on loopback only."""
     options = [("grpc.max_receive_message_length", largest), ("grpc.max_send_message_length", largest), *KEEPALIVE]
     options += [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2000)]
     options += [("grpc.use_local_subchannel_pool", 1)]
     if invitation is None:
-        refuse_plain_text_abroad(address)
+        refuse_remote_plain_text(address)
         return grpc.insecure_channel(address, options)
     pems = invitation.pems()
     credentials = grpc.ssl_channel_credentials(pems.authority, pems.key, pems.certificate)
@@ -68,7 +68,7 @@ def open_channel(address: str, invitation: Invitation | None, largest: int = CHU
 
 
 def reason_of(error: grpc.RpcError) -> str:
-    """What gRPC says about a failed call."""
+    """gRPC's reason for a failed call."""
     details = getattr(error, "details", None)
     return str(details() if callable(details) else error)
 

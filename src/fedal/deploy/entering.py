@@ -1,7 +1,7 @@
-"""What a site checks before it takes part, and what it builds then.
+"""Admission from a site's side: checks the server's welcome and builds the client's half of the run.
 
-The site decides what runs here: the server's settings are checked, and whatever would name code is refused. The public
-set comes from the server and is verified against the hash in the invitation, which the server did not send.
+The site decides what code runs here: it checks the server's settings and refuses any that name code. The public set
+comes from the server. The site verifies it against the hash in its invitation, which did not come from the server.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MIN_SAMPLES = 8
 
 @dataclass(frozen=True)
 class SitePlan:
-    """What the operator of a site decides."""
+    """Settings that the operator of a site decides."""
 
     server: str
     name: str
@@ -61,7 +61,7 @@ class SitePlan:
     share_metrics: bool = False
     restart: bool = False
     patience_s: float = 600.0
-    own: nn.Module | Learner | None = None  # given in Python, instead of `model`
+    custom_model: nn.Module | Learner | None = None  # passed from Python, instead of `model`
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class Membership:
     """A site's half of the run, ready for its first round."""
 
     player: LocalPlayer
-    reader: Reader  # of what comes down
+    reader: Reader  # for messages from the server
     tests: tuple[Samples, torch.Tensor]
-    rounds: int  # of the whole run
-    words: str  # what takes part, for the operator
+    rounds: int  # in the whole run
+    summary: str  # method, model and data size, for the operator
 
     @property
     def learner(self) -> Learner:
@@ -83,29 +83,31 @@ class Membership:
         return accuracy(self.learner, samples, labels, torch.arange(len(labels)))
 
 
-def enter(plan: SitePlan, welcome: pb.Welcome, channel: grpc.Channel, tell: Callable[[str], None]) -> Membership:
-    """Checks what the server announces and builds the client's half."""
+def enter(plan: SitePlan, welcome: pb.Welcome, channel: grpc.Channel, notify: Callable[[str], None]) -> Membership:
+    """Checks the server's welcome and builds the client's half of the run."""
     config = checked_settings(welcome.settings)
     task = Task(welcome.dataset, tuple(welcome.input_shape), welcome.n_classes)
     expected = plan.invitation.public_sha256 if plan.invitation else None
     if expected is not None and welcome.public_sha256 != expected:
-        raise Refused(Code.PUBLIC_SET, "the server announces another public set than the invitation. Ask its operator.")
+        raise Refused(Code.PUBLIC_SET, "the server's public set differs from the invitation's. Ask the operator.")
     name, dtype = plan.name, dtype_of(config.precision)
     public_x = _fetch_public(channel, welcome)
     public = Samples(public_x, dtype)
     data = load_npz(plan.data, n_classes=task.n_classes)
     if data.sample_shape != task.input_shape:
-        raise DataError(f"{plan.data}: samples of shape {data.sample_shape}; this federation has {task.input_shape}.")
+        raise DataError(
+            f"{plan.data}: samples have shape {data.sample_shape}; this federation uses {task.input_shape}."
+        )
     if len(data.train_y) < MIN_SAMPLES:
         raise DataError(f"{plan.data}: {len(data.train_y)} training samples; expected at least {MIN_SAMPLES}.")
     if shared := _count_shared(data.train_x, public_x):
-        tell(f"warning: {shared} own samples are in the public set too, where everybody can see them.")
+        notify(f"warning: {shared} private samples are also in the public set, which every site can read.")
     model = model_of(config, name, None, task) if plan.model == "auto" else plan.model
-    own = plan.own if plan.own is not None else _own_model(config, task, name, model)
-    learner = build_learner(config, task, name, model, public, own)
+    custom = plan.custom_model if plan.custom_model is not None else _custom_model(config, task, name, model)
+    learner = build_learner(config, task, name, model, public, custom)
     width = refuse_misfits(config.method_object(), {name: learner}, {name: model})
     if width != welcome.feature_width:
-        raise ConfigError(f"{model} has {width} features; this federation compares {welcome.feature_width}.")
+        raise ConfigError(f"{model} has {width} features; this federation expects {welcome.feature_width}.")
     labels, everything = torch.as_tensor(data.train_y), np.arange(len(data.train_y))
     private = private_data(config, name, Samples(data.train_x, dtype), labels, everything, task.n_classes)
     return Membership(
@@ -113,12 +115,12 @@ def enter(plan: SitePlan, welcome: pb.Welcome, channel: grpc.Channel, tell: Call
         reader=Reader(config.method_object().down, axis_lengths(config, task, width), dtype),
         tests=(Samples(data.test_x, dtype), torch.as_tensor(data.test_y)),
         rounds=welcome.total_rounds,
-        words=f"{config.method}, {model}, {len(data.train_y)} own samples",
+        summary=f"{config.method}, {model}, {len(data.train_y)} private samples",
     )
 
 
-def _own_model(config: Config, task: Task, client: str, name: str) -> nn.Module | Learner | None:
-    """What the site's own factory makes, a module or a learner of any framework; None for a model of the table."""
+def _custom_model(config: Config, task: Task, client: str, name: str) -> nn.Module | Learner | None:
+    """The model from the site's own factory: a module, or a learner of any framework. None for a built-in model."""
     if not is_import_path(name):
         return None
     with torch_seeded(config.seed, "weights", client):
@@ -127,28 +129,28 @@ def _own_model(config: Config, task: Task, client: str, name: str) -> nn.Module 
 
 
 def checked_settings(text: str) -> Config:
-    """The server's settings as a config of this site; refuses unknown keys and whatever names code."""
+    """The server's settings as a config for this site. Refuses unknown keys and values that name code."""
     try:
         values = json.loads(text)
         unknown = sorted(set(values) - set(sent_to_sites(Config)))
     except (ValueError, TypeError) as error:
         raise Refused(Code.SETTINGS, f"the server's settings cannot be read ({error}).") from None
     if unknown:
-        raise Refused(Code.SETTINGS, f"the server sets {unknown[0][:40]!r}, which is this site's to decide.")
+        raise Refused(Code.SETTINGS, f"the server sets {unknown[0][:40]!r}, which only the site may set.")
     code = named_code(values)
     if code:
-        raise Refused(Code.NAMES_CODE, f"the server names code, {code[0][:80]!r}; a site imports only its own.")
+        raise Refused(Code.NAMES_CODE, f"the server names code, {code[0][:80]!r}; a site imports only its own code.")
     try:
         config = Config(**values)
     except FedalError as error:
         raise Refused(Code.SETTINGS, f"the server's settings do not fit this release: {error}") from None
     if undue := sorted(config.options.model_fields_set - {*sent_to_sites(type(config.options))}):
-        raise Refused(Code.SETTINGS, f"the server sets {undue[0]!r}, which is this site's to decide.")
+        raise Refused(Code.SETTINGS, f"the server sets {undue[0]!r}, which only the site may set.")
     return config
 
 
 def _fetch_public(channel: grpc.Channel, welcome: pb.Welcome) -> NDArray[np.float32]:
-    """The public set, verified; its size is known and bounded before the first byte is asked for."""
+    """Downloads and verifies the public set. Checks its size against the limit before requesting the first byte."""
     shape = (welcome.public_samples, *welcome.input_shape)
     size = 4 * math.prod(shape)
     if not 0 < size <= MAX_PUBLIC_BYTES:
@@ -157,21 +159,21 @@ def _fetch_public(channel: grpc.Channel, welcome: pb.Welcome) -> NDArray[np.floa
     raw = bytearray()
     for chunk in call(pb.PublicSetRequest()):
         if len(chunk.data) > CHUNK_BYTES or len(raw) + len(chunk.data) > size:
-            raise Refused(Code.PUBLIC_SET, f"more than the announced {size} bytes of public set.")
+            raise Refused(Code.PUBLIC_SET, f"the public set exceeds the announced {size} bytes.")
         raw += chunk.data
     if len(raw) != size:
-        raise Refused(Code.PUBLIC_SET, f"{len(raw)} bytes of public set; announced were {size}.")
+        raise Refused(Code.PUBLIC_SET, f"the public set has {len(raw)} bytes; the server announced {size}.")
     public_x = np.frombuffer(bytes(raw), np.float32).reshape(shape)
     if manifest(public_x) != welcome.public_sha256 or not np.isfinite(public_x).all():
-        raise Refused(Code.PUBLIC_SET, "the public set is not the one of the invitation.")
+        raise Refused(Code.PUBLIC_SET, "the public set does not match the announced hash, or holds non-finite values.")
     return public_x.copy()
 
 
-def _count_shared(own: NDArray[Any], public: NDArray[np.float32]) -> int:
-    """How many samples of one set are in the other, to the bit."""
+def _count_shared(private: NDArray[Any], public: NDArray[np.float32]) -> int:
+    """The number of private samples that are also in the public set, bit for bit."""
 
     def digests(x: NDArray[Any]) -> Iterator[bytes]:
         return (hashlib.blake2b(sample.astype(np.float32).tobytes()).digest() for sample in x)
 
     known = set(digests(public))
-    return sum(digest in known for digest in digests(own))
+    return sum(digest in known for digest in digests(private))

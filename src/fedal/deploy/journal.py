@@ -1,4 +1,4 @@
-"""What the server keeps: which run this is, its incarnation, the committed rounds, the record."""
+"""The server's persistent state: run id, incarnation, committed rounds and the record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAVE_EVERY_S = 5.0  # checkpoint_every = auto
 
 
 class Journal:
-    """The server's folder. A checkpoint in it is the commit of a round that every site has saved."""
+    """The server's folder. Each checkpoint in it commits a round that every site has saved."""
 
     def __init__(self, plan: ServerPlan, federation: Federation, log: Callable[..., None]) -> None:
         self._config, self._task, self._federation, self._log = plan.config, plan.task, federation, log
@@ -32,23 +32,23 @@ class Journal:
         self._record: Record | None = None
 
     def open(self) -> None:
-        """A folder continues its own run only; a new one gets a name that sites remember."""
+        """Opens the folder's run, or creates one with a random id that sites store."""
         text = self._config.to_toml()
         if not self._about.exists():
             self.folder.config.write_text(text)
             about = {"clients": {}, "input_shape": self._task.input_shape, "n_classes": self._task.n_classes}
             write_json(self.folder.environment, {**describe_environment(), **about, "data": self._task.dataset})
-            # Incarnations are counted from a random number: no message of another run can belong to one of this run.
+            # Incarnations count up from a random number, so a message of another run never matches one of this run.
             write_json(self._about, {"run": secrets.token_hex(16), "incarnation": secrets.randbits(48)})
         elif self.folder.config.read_text() != text:
             raise ConfigError(
-                f"{self.folder.path} holds a run of another config. Choose another deployment.folder, or put the "
-                "config back."
+                f"{self.folder.path} holds a run with a different config. Choose another deployment.folder, or "
+                "restore the config."
             )
         self.restore()
 
     def restore(self) -> None:
-        """Back to the newest committed round, in a new incarnation."""
+        """Returns to the newest committed round, in a new incarnation."""
         self.close()
         self.raise_incarnation()
         found = load_newest(self.folder.checkpoints, lambda text: self._log("warning", text=text))
@@ -62,7 +62,7 @@ class Journal:
         self._federation.load_state_dict(state)
 
     def raise_incarnation(self) -> None:
-        """On disk before anybody hears of it: what belongs to an older one is refused from now on."""
+        """Starts a new incarnation, on disk before any site learns of it; messages of older ones are refused."""
         self.run, before = read_json(self._about, lambda found: (str(found["run"]), int(found["incarnation"])))
         self.incarnation = before + 1
         write_json(self._about, {"run": self.run, "incarnation": self.incarnation})
@@ -75,7 +75,7 @@ class Journal:
         self._log("committed", round=self.rounds)
 
     def is_due(self, rounds: int) -> bool:
-        """Whether so many rounds are to be committed."""
+        """Whether to commit after `rounds` rounds."""
         if rounds == self._config.total_rounds:
             return True
         if isinstance(self._config.checkpoint_every, int):
@@ -86,7 +86,7 @@ class Journal:
         return is_recorded(t, self._config.tau, self._config.eval_every) or t + 1 == self._config.total_rounds
 
     def write_rows(self, present: list[str], shared: Mapping[str, Mapping[str, float]]) -> None:
-        """The rows of the round that has ended; `shared` is what sites say of themselves."""
+        """Writes the rows of the completed round; `shared` holds the metrics that sites report."""
         assert self._record is not None
         own = {site: found["test_accuracy"] for site, found in shared.items() if "test_accuracy" in found}
         observed = {name: float(value) for name, value in self._federation.server.observed.items()}
@@ -101,7 +101,7 @@ class Journal:
         )
 
     def finish(self) -> None:
-        """Written last: its presence says that the run is complete."""
+        """Writes the summary, which marks the run as complete."""
         final: Any = read_rows(self.folder.metrics)[-1]
         write_json(self.folder.summary, {"status": "complete", "final": final})
 

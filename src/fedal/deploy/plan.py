@@ -1,4 +1,4 @@
-"""What the server knows before anybody joins: the settings, the task and the public set."""
+"""The server's plan before any site joins: settings, task and public set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedal.user_code import named_code
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What is served."""
+    """Everything a server needs before it starts."""
 
     config: Config
     deployment: Deployment
@@ -34,10 +34,10 @@ class ServerPlan:
 
 
 def plan_federation(config: Config, deployment: Deployment) -> ServerPlan:
-    """The public set and the task. Without n_classes they come from the config's data set, as in `fedal run`."""
+    """Loads the public set and the task. Without n_classes they come from the config's dataset, as in `fedal run`."""
     code = named_code(config.model_dump(mode="json"))
     if code and config.method in code:
-        raise ConfigError(f'method "{code[0]}" is code of your own; sites import nothing that a server names.')
+        raise ConfigError(f'method "{code[0]}" is custom code; sites import nothing that a server names.')
     if deployment.n_classes is not None and config.public is not None:
         public_x = data_sources.load_public_npz(config.public)
         return ServerPlan(config, deployment, Task("own", public_x.shape[1:], deployment.n_classes), public_x)
@@ -46,6 +46,6 @@ def plan_federation(config: Config, deployment: Deployment) -> ServerPlan:
 
 
 def manifest(public_x: NDArray[Any]) -> str:
-    """The name of a public set: sha256 over type, shape and bytes."""
+    """The fingerprint of a public set: sha256 over dtype, shape and bytes."""
     head = f"{public_x.dtype.str}|{','.join(map(str, public_x.shape))}|".encode()
     return hashlib.sha256(head + np.ascontiguousarray(public_x).tobytes()).hexdigest()

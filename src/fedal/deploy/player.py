@@ -1,4 +1,4 @@
-"""A site as the server's round loop sees it, and what goes with that: its wire, and how sites are waited for."""
+"""A site from the view of the server's round loop, with its wire and the loop that waits for sites."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from fedal.wire import Wire
 
 
 class SitePlayer:
-    """A client at a site. The site keeps its own state."""
+    """A client that runs at a site. The site keeps its own state."""
 
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self.names: tuple[str, ...] = (seat.site,)
-        self.next_round = pb.Begin()  # what the site will be told when the round begins
+        self.next_round = pb.Begin()  # sent to the site when the round begins
         self._exchange = 0
-        self.metrics: dict[str, float] = {}  # of the newest round, where the site shares them
+        self.metrics: dict[str, float] = {}  # of the newest round, if the site shares them
 
     def begin(self, t: int) -> None:
         self._exchange, self.metrics = 0, {}
         self._ask(pb.FromServer(begin=self.next_round))
 
     def give(self, replies: Mapping[str, Message]) -> None:
-        question = pb.FromServer()
-        answer = question.reply  # written in place: no copy
-        answer.incarnation, answer.round = self.next_round.incarnation, self.next_round.round
-        answer.exchange = self._exchange
-        encode(replies[self._seat.site], answer.payload)
+        request = pb.FromServer()
+        reply = request.reply  # written in place: no copy
+        reply.incarnation, reply.round = self.next_round.incarnation, self.next_round.round
+        reply.exchange = self._exchange
+        encode(replies[self._seat.site], reply.payload)
         self._exchange += 1
-        self._ask(question)
+        self._ask(request)
 
-    def _ask(self, question: pb.FromServer) -> None:
-        self._seat.ask(question, (self.next_round.incarnation, self.next_round.round, self._exchange))
+    def _ask(self, request: pb.FromServer) -> None:
+        self._seat.ask(request, (self.next_round.incarnation, self.next_round.round, self._exchange))
 
     def take(self) -> PlayerUploads | None:
         answer = self._seat.wait()
@@ -50,7 +50,7 @@ class SitePlayer:
         return None
 
     def forget(self) -> None:
-        """The site drops its pending pass when it hears of the next round."""
+        """Does nothing: the site drops its pending pass when the next round begins."""
 
     def states(self) -> dict[str, Callable[[], State]]:
         return {}
@@ -59,21 +59,21 @@ class SitePlayer:
 
 
 def upload_check(reader: Reader, expected_batch: Callable[[int, int], str | None]) -> Validate:
-    """Reads the upload of a site; raises Refused unless it is what this exchange is about."""
-    expected_in = lru_cache(maxsize=1)(expected_batch)  # one for all uploads of an exchange
+    """Returns a function that reads a site's upload and raises Refused unless it belongs to this exchange."""
+    expected_in = lru_cache(maxsize=1)(expected_batch)  # the same for all uploads of an exchange
 
     def check(site: str, upload: pb.Upload) -> Message:
         message = reader.read(upload.payload)
         expected = expected_in(upload.round, upload.exchange)
         if (upload.batch or None if message.about_batch else None) != expected:
-            raise Refused(Code.WRONG_BATCH, f"an answer about batch {upload.batch[:40]!r}; expected {expected}.")
+            raise Refused(Code.WRONG_BATCH, f"an answer for batch {upload.batch[:40]!r}; expected {expected}.")
         return message
 
     return check
 
 
 class ReadWire(Wire):
-    """The server's end: an upload was checked and copied when it was read, a reply is copied when it is written."""
+    """The server's end of the wire: reading has checked and copied each upload, and writing copies each reply."""
 
     def up(self, client_id: str, message: object, batch: str | None, expected_batch: str | None) -> Message:
         assert isinstance(message, Message)
@@ -86,10 +86,10 @@ class ReadWire(Wire):
 
 
 class InTurn:
-    """Waits for one site after the other: all have been asked before, so they work side by side.
+    """Waits for one site after the other. All requests are sent first, so the sites work in parallel.
 
-    A thread for each would have to be woken for each answer, which costs more than the exchange. The last that was
-    asked is waited for first: it is mostly the last to answer, so this thread is woken once.
+    With a thread per site, each answer would wake a thread, which costs more than the exchange. The wait starts with
+    the site that was asked last: it usually answers last, so this thread wakes up once.
     """
 
     def __init__(self, flush: Callable[[], None]) -> None:
@@ -98,7 +98,7 @@ class InTurn:
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], cost: Callable[[Item], float] | None = None
     ) -> list[Result]:
-        """All have answered or failed before an error of the first that failed is raised."""
+        """The results in order. Raises the error of the first that failed, after all have answered or failed."""
         results: list[Result] = []
         failures: list[Exception] = []
         self._flush()

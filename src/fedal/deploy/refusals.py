@@ -1,4 +1,4 @@
-"""Why a message or a site is refused: stable codes, listed with cause and remedy in docs/errors.md."""
+"""Reasons for refusing a message or a site: stable codes, listed with cause and remedy in docs/errors.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedal.errors import FedalError
 
 
 class Code(enum.StrEnum):
-    """Tests and scripts rely on these, not on the texts."""
+    """Stable codes for tests and scripts; the texts may change."""
 
     PROTOCOL_MAJOR = "FEDAL-E101"
     WRONG_FEDERATION = "FEDAL-E102"
@@ -41,7 +41,7 @@ class Code(enum.StrEnum):
 
 
 class Refused(FedalError):
-    """A message or a party that was not accepted; nothing was changed by it."""
+    """A message or a site was rejected, and it changed nothing."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")

@@ -1,9 +1,9 @@
-"""One seat per site: what the round loop asks and what comes back, each answer taken once.
+"""One seat per site: it holds the round loop's request and the site's answer, and accepts each answer once.
 
-The loop's thread asks and waits; the network's thread delivers. A broken link is no failure: a living process that
-returns before the deadline is asked again and goes on. A process that lost its place, a refused message or a passed
-deadline is one. A seat is for one process at a time: its session holds it for as long as its stream lives, which the
-deadline ends when the process is silent. Whoever wakes up after that finds the seat free, or taken and is refused.
+The loop's thread asks and waits; the network thread delivers answers. A broken link is not a failure: a live process
+that reconnects before the deadline gets the request again and continues. A restarted process, a refused message or a
+missed deadline is a failure. One process holds a seat at a time, for as long as its stream lives; the deadline closes
+the stream of a silent process. A process that wakes up later takes the seat if it is free, and is refused otherwise.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Key = tuple[int, int, int]
 """incarnation, round, exchange"""
 
 PARTS = {Code.WRONG_INCARNATION: "incarnation", Code.WRONG_ROUND: "round", Code.WRONG_EXCHANGE: "exchange"}
-"""Of a key: what is wrong if they differ."""
+"""The code for each part of a key that differs."""
 
 Validate = Callable[[str, pb.Upload], Message]
 
 
 class RoundLost(RunError):
-    """A site is missing and the policy is to wait: everybody returns to the newest committed round."""
+    """A site is missing and the policy is to wait: all sites return to the newest committed round."""
 
 
 class Link(Protocol):
-    """One open stream to a site. Any thread may call. What is sent leaves with the next `flush` of any link."""
+    """One open stream to a site. Thread-safe. Sent messages leave with the next `flush` of any link."""
 
     def send(self, message: pb.FromServer) -> None: ...
     def flush(self) -> None: ...
@@ -57,10 +57,10 @@ class Seat:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._link: Link | None = None
-        self._session = ""  # of the process that holds the seat
-        self._asked: pb.FromServer | None = None  # the newest question: a cache of depth one
+        self._session = ""  # the session of the process that holds the seat
+        self._asked: pb.FromServer | None = None  # the newest request: a cache of depth one
         self._awaits: Key | None = None
-        self._taken: Key | None = None  # the answer that was taken last
+        self._taken: Key | None = None  # the key of the answer accepted last
         self._answer: Answer | None = None
         self._lost = ""
         self._must_save = False
@@ -75,30 +75,30 @@ class Seat:
 
     @property
     def waited_s(self) -> float:
-        """For how long its answer to the newest question has been awaited; 0 when it is there."""
+        """Seconds since the newest request was sent; 0 once the answer has arrived."""
         with self._lock:
-            is_open = self._awaits is not None and self._answer is None
-            return time.monotonic() - self._asked_at if is_open else 0.0
+            is_pending = self._awaits is not None and self._answer is None
+            return time.monotonic() - self._asked_at if is_pending else 0.0
 
-    # the network's side
+    # called from the network thread
 
     def refuse_second(self, session: str) -> None:
-        """The process that holds the seat may come with a new stream; another may when nobody holds it."""
+        """Raises Refused if another process holds the seat. The holder itself may open a new stream."""
         with self._lock:
             if self._link is not None and session != self._session:
                 raise Refused(Code.IN_USE, "another process takes part as this site.")
 
     def connect(self, link: Link, hello: pb.Hello, welcome: pb.Welcome) -> None:
-        """Takes a new stream in place of the one before."""
+        """Replaces the previous stream by a new one."""
         with self._lock:
             if self._link is not None:
                 self._link.close()
             self._link, self._session, self.left = link, hello.session, False
             link.send(pb.FromServer(welcome=welcome))
-            if self._asked is not None and self._may_go_on(hello):
+            if self._asked is not None and self._can_continue(hello):
                 link.send(self._asked)
             else:
-                self._lost = "its process was started anew"
+                self._lost = "its process was restarted"
             link.flush()
             self._changed.notify_all()
 
@@ -109,7 +109,7 @@ class Seat:
                 self._changed.notify_all()
 
     def take(self, message: pb.FromSite, link: Link) -> None:
-        """Delivers an answer; raises Refused, with nothing changed, for whatever was not asked."""
+        """Delivers an answer. Raises Refused, and changes nothing, if the message was not requested."""
         kind = message.WhichOneof("body")
         if kind == "leaving":
             with self._lock:
@@ -117,19 +117,19 @@ class Seat:
                 self._changed.notify_all()
             return
         if kind not in ("upload", "done"):
-            raise Refused(Code.UNEXPECTED, f"a message of kind {kind}; expected an upload or the end of the round.")
+            raise Refused(Code.UNEXPECTED, f"unexpected message {kind}; expected an upload or the end of the round.")
         body: pb.Upload | pb.Done = message.upload if kind == "upload" else message.done
         key = (body.incarnation, body.round, body.exchange)
         with self._lock:
-            if link is not self._link:  # a stream that lost the seat: what it still says counts for nothing
+            if link is not self._link:  # a stream that lost the seat: ignore its messages
                 return
-            if key == self._taken:  # a repeated answer is never applied: its reply is sent again
+            if key == self._taken:  # a repeated answer is not applied again; the reply is resent
                 if self._asked is not None and self._awaits != key and self._link is not None:
                     self._link.send(self._asked)
                     self._link.flush()
                 return
             if key != self._awaits:
-                self._refuse_unasked(key)
+                self._refuse_unexpected(key)
             if isinstance(body, pb.Upload):
                 answer = Answer(self._validate(self.site, body), body.batch or None)
             else:
@@ -139,28 +139,28 @@ class Seat:
             self._changed.notify_all()
 
     def refuse(self, reason: str, link: Link) -> None:
-        """Its stream sent something that was refused: whoever waits for it need not wait on."""
+        """Counts a refused message of this site, and ends the wait for its answer."""
         with self._lock:
             self.refused += 1
             if link is self._link and self._awaits is not None and self._answer is None:
                 self._lost = reason
                 self._changed.notify_all()
 
-    # the loop's side
+    # called from the loop's thread
 
-    def ask(self, question: pb.FromServer, awaits: Key | None) -> None:
-        """The question leaves with the next flush: the network is woken once for those to all sites."""
+    def ask(self, request: pb.FromServer, awaits: Key | None) -> None:
+        """Queues a request until the next flush, so that requests to all sites wake the network thread once."""
         with self._lock:
-            self._asked, self._awaits, self._answer, self._asked_at = question, awaits, None, time.monotonic()
-            if question.WhichOneof("body") == "begin":
-                self._must_save = question.begin.save
-                if question.begin.restore or self._policy == "continue":  # any process can follow
+            self._asked, self._awaits, self._answer, self._asked_at = request, awaits, None, time.monotonic()
+            if request.WhichOneof("body") == "begin":
+                self._must_save = request.begin.save
+                if request.begin.restore or self._policy == "continue":  # a restarted process can answer too
                     self._lost = ""
             if self._link is not None:
-                self._link.send(question)
+                self._link.send(request)
 
     def wait(self) -> Answer:
-        """The answer to the newest question."""
+        """The answer to the newest request."""
         with self._lock:
             if self._answer is None:
                 left_s = self._asked_at + self._deadline_s - time.monotonic()
@@ -174,7 +174,7 @@ class Seat:
         raise MissedExchange(reason)
 
     def drop(self) -> None:
-        """Asks nothing more of it, and closes the stream of a site that is silent."""
+        """Withdraws the pending request, and closes the stream of a silent site."""
         with self._lock:
             silent = self._awaits is not None and self._answer is None and self._lost == ""
             self._asked = self._awaits = None
@@ -186,15 +186,15 @@ class Seat:
         with self._lock:
             return self._changed.wait_for(lambda: condition(self), timeout_s)
 
-    # inside
+    # internal
 
-    def _may_go_on(self, hello: pb.Hello) -> bool:
-        """Whether the process behind this stream can answer the newest question."""
+    def _can_continue(self, hello: pb.Hello) -> bool:
+        """Whether the process behind this stream can answer the newest request."""
         assert self._asked is not None
         kind = self._asked.WhichOneof("body")
         if kind == "finished":
             return True
-        if self._lost:  # whoever waits for the answer gives up, or is about to: nobody would take it
+        if self._lost:  # the loop has given up on the answer, or is about to
             return False
         if kind == "begin" and (self._asked.begin.restore or self._policy == "continue"):
             return True
@@ -202,16 +202,16 @@ class Seat:
             return False
         return hello.round == self._awaits[1] or (kind == "begin" and hello.round + 1 == self._awaits[1])
 
-    def _refuse_unasked(self, key: Key) -> None:
+    def _refuse_unexpected(self, key: Key) -> None:
         if self._awaits is None:
-            raise Refused(Code.UNEXPECTED, "an answer to nothing: no question is open.")
-        for (code, what), found, wanted in zip(PARTS.items(), key, self._awaits, strict=True):
-            if found != wanted:
-                raise Refused(code, f"an answer for {what} {found}; the present one is {wanted}.")
+            raise Refused(Code.UNEXPECTED, "unexpected answer: no request is pending.")
+        for (code, what), found, expected in zip(PARTS.items(), key, self._awaits, strict=True):
+            if found != expected:
+                raise Refused(code, f"an answer for {what} {found}; expected {expected}.")
 
     def _checked_done(self, done: pb.Done) -> pb.Done:
         if self._must_save and not done.saved:
-            raise Refused(Code.NOT_SAVED, "the end of a round that should have been saved and was not.")
+            raise Refused(Code.NOT_SAVED, "the round ended without the requested save.")
         if len(done.metrics) > 32 or not all(0 <= value <= 1 for value in done.metrics.values()):
-            raise Refused(Code.WRONG_METRICS, "metrics are at most 32 numbers between 0 and 1.")
+            raise Refused(Code.WRONG_METRICS, "invalid metrics; expected at most 32 numbers between 0 and 1.")
         return done

@@ -1,7 +1,7 @@
-"""The network's side of the server: one stream per site, in a thread with an event loop of its own.
+"""The network side of the server: one stream per site, in a thread with its own event loop.
 
-A stream is let in when its certificate names a site of the roster and its first message agrees. Whatever arrives is
-checked before anything changes; a refused message ends its stream with a typed code.
+The server admits a stream if its certificate names a site of the roster and its first message agrees. It checks every
+message before it changes anything. A refused message ends its stream with a typed code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.callbacks import Callbacks
-from fedal.deploy.channel import CHUNK_BYTES, KEEPALIVE, PROTOCOL_MAJOR, SERVICE, refuse_plain_text_abroad
+from fedal.deploy.channel import CHUNK_BYTES, KEEPALIVE, PROTOCOL_MAJOR, SERVICE, refuse_remote_plain_text
 from fedal.deploy.pki.authority import OPERATOR, identity_uri
 from fedal.deploy.pki.identity import ServerIdentity, serial_of
 from fedal.deploy.refusals import Code, Refused
@@ -31,7 +31,7 @@ HELLO_S = 10.0
 
 
 class _Outbox:
-    """What other threads send, on its way to the network's thread: that is woken once for all that lies there."""
+    """A queue from other threads to the network thread, which wakes up once for all waiting messages."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -56,7 +56,7 @@ class _Stream:
     def __init__(self, outbox: _Outbox) -> None:
         self._outbox = outbox
         self._delivered: deque[pb.FromServer | None] = deque()
-        self._delivery: asyncio.Future[None] | None = None  # awaited while nothing lies there
+        self._delivery: asyncio.Future[None] | None = None  # awaited while the queue is empty
 
     def send(self, message: pb.FromServer) -> None:
         self._outbox.put(self, message)
@@ -72,7 +72,7 @@ class _Stream:
         self.send(pb.FromServer(refusal=pb.Refusal(code=refused.code, text=refused.text)))
         self.close()
 
-    # in the network's thread
+    # in the network thread
 
     def deliver(self, message: pb.FromServer | None) -> None:
         self._delivered.append(message)
@@ -80,7 +80,7 @@ class _Stream:
             self._delivery.set_result(None)
 
     async def next(self) -> pb.FromServer | None:
-        """What is to be sent next; None at the end. An asyncio.Queue does the same with three times as many calls."""
+        """The next message to send; None at the end. An asyncio.Queue would need three times as many calls."""
         if not self._delivered:
             self._delivery = asyncio.get_running_loop().create_future()
             await self._delivery
@@ -92,7 +92,7 @@ class GrpcServer:
 
     def __init__(self, callbacks: Callbacks, address: str, identity: ServerIdentity | None, largest: int) -> None:
         if identity is None:
-            refuse_plain_text_abroad(address)
+            refuse_remote_plain_text(address)
         self._callbacks, self._address, self._identity, self._largest = callbacks, address, identity, largest
         self._federation = callbacks.plan.deployment.federation
         self._server: Any = None
@@ -107,7 +107,7 @@ class GrpcServer:
             asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
         except RuntimeError as error:
             self.close()
-            raise ConfigError(f"cannot listen on {self._address}: {error}. Is the port taken?") from None
+            raise ConfigError(f"cannot listen on {self._address}: {error}. Is the port in use?") from None
 
     def close(self) -> None:
         if self.port:
@@ -117,7 +117,7 @@ class GrpcServer:
         self._loop.close()
 
     def flush(self) -> None:
-        """Sends what was put on any stream."""
+        """Sends the queued messages of all streams."""
         self._outbox.flush()
 
     async def _open(self) -> None:
@@ -126,7 +126,7 @@ class GrpcServer:
             ("grpc.max_concurrent_streams", 4),
             ("grpc.so_reuseport", 0),
             ("grpc.server_handshake_timeout_ms", int(HELLO_S * 1000)),
-            ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message stays small
+            ("grpc.compression_enabled_algorithms_bitset", 1),  # no compression: a small message cannot expand
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             *KEEPALIVE,
         ]
@@ -162,7 +162,7 @@ class GrpcServer:
         try:
             first = _parsed(await asyncio.wait_for(anext(aiter(requests)), HELLO_S))
             refuse_revoked = self._revocation(context)
-            seat = self._let_in(first, context)
+            seat = self._admit(first, context)
             seat.connect(stream, first.hello, self._callbacks.welcome())
             self._callbacks.log("joined", site=seat.site)
             async for message in requests:
@@ -174,21 +174,21 @@ class GrpcServer:
             if seat is not None:
                 seat.refuse(str(refused), stream)
         except (TimeoutError, StopAsyncIteration, grpc.RpcError, grpc.aio.BaseError):
-            pass  # the stream ended; its seat hears of it below
+            pass  # the stream ended; `finally` informs its seat
         finally:
             stream.close()
             if seat is not None:
                 seat.disconnect(stream)
                 self._callbacks.log("disconnected", site=seat.site)
 
-    def _let_in(self, first: pb.FromSite, context: Any) -> Seat:
+    def _admit(self, first: pb.FromSite, context: Any) -> Seat:
         if first.WhichOneof("body") != "hello":
-            raise Refused(Code.UNEXPECTED, "a stream begins with Hello.")
+            raise Refused(Code.UNEXPECTED, "the first message of a stream must be Hello.")
         hello = first.hello
         if hello.protocol_major != PROTOCOL_MAJOR:
             raise Refused(
                 Code.PROTOCOL_MAJOR,
-                f"protocol {hello.protocol_major}; this server speaks {PROTOCOL_MAJOR}. Install its fedal release.",
+                f"protocol {hello.protocol_major}; expected {PROTOCOL_MAJOR}. Install the server's fedal release.",
             )
         if hello.federation != self._federation:
             raise Refused(Code.WRONG_FEDERATION, f"this is federation {self._federation}.")
@@ -196,21 +196,21 @@ class GrpcServer:
         if site not in self._callbacks.seats:
             raise Refused(Code.NOT_IN_ROSTER, "this site is not in the roster of the federation.")
         if hello.site != site:
-            raise Refused(Code.WRONG_IDENTITY, f"the certificate is of {site}; the message says otherwise.")
+            raise Refused(Code.WRONG_IDENTITY, f"the certificate is for {site}; the message names another site.")
         seat = self._callbacks.seats[site]
         seat.refuse_second(hello.session)
         self._callbacks.admit(hello)
         return seat
 
     def _revocation(self, context: Any) -> Callable[[], None]:
-        """Raises Refused as soon as the caller's certificate is revoked."""
+        """Returns a check that raises Refused once the caller's certificate is revoked."""
         if self._identity is None:
             return lambda: None
         (certificate,) = context.auth_context()["x509_pem_cert"]
         return partial(self._identity.refuse_revoked, serial_of(certificate))
 
     def _caller(self, context: Any, claimed: str) -> str:
-        """The site that the certificate names; on plain loopback what is claimed."""
+        """The site that the certificate names; the claimed site on plain-text loopback."""
         if self._identity is None:
             return claimed
         self._revocation(context)()
@@ -246,4 +246,4 @@ def _parsed(raw: bytes) -> pb.FromSite:
     try:
         return pb.FromSite.FromString(raw)
     except DecodeError:
-        raise Refused(Code.NOT_A_MESSAGE, f"{len(raw)} bytes that are no message of this protocol.") from None
+        raise Refused(Code.NOT_A_MESSAGE, f"{len(raw)} bytes that are not a message of this protocol.") from None

@@ -1,8 +1,8 @@
 """The server of a deployed federation: rounds, commits, recovery.
 
-A round that is saved is written by every site first; the server's own checkpoint, written when all have acknowledged,
-is the commit. Policy `wait`: when a site is missing, the server raises the incarnation, everybody returns to the newest
-committed round, and recomputation gives the same bits. Policy `continue`: nobody goes back.
+To commit a round, every site saves its state first. The server writes its own checkpoint when all have acknowledged;
+that checkpoint is the commit. Policy `wait`: if a site is missing, the server raises the incarnation, all sites return
+to the newest committed round, and recomputation is bit-identical. Policy `continue`: no site goes back.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ TICK_S = 0.2
 
 
 def log_line(event: str, **fields: Any) -> None:
-    """One JSON object per line on standard error: no control character of anybody's text gets through.
+    """Logs one JSON object per line to standard error. JSON escapes any control characters in the fields.
 
-    A line is one write, because two threads log. One that cannot be written (a full disk) is no reason to stop.
+    Each line is a single write, because two threads log. A failed write (a full disk) does not stop the server.
     """
     moment = datetime.now(UTC).isoformat(timespec="milliseconds")
     with suppress(OSError):
@@ -70,7 +70,7 @@ class Service:
         public = Samples(plan.public_x, dtype)
         models: dict[str, str] = {}
         width = 0
-        if method.needs & LOOKS_INTO_MODELS:  # one model for all, by config
+        if method.needs & LOOKS_INTO_MODELS:  # the config fixes every site's model
             models = {str(table.name): model_of(config, str(table.name), table.model, plan.task)
                       for table in config.client_tables}  # fmt: skip
             learners = {name: build_learner(config, plan.task, name, model, public) for name, model in models.items()}
@@ -92,7 +92,7 @@ class Service:
         self.grpc_server = GrpcServer(self.callbacks, deployment.listen, identity, max(largest, CONTROL_BYTES))
 
     def run(self) -> None:
-        """Serves until the last round is committed and every site has its model."""
+        """Serves until the last round is committed and every site has saved its model."""
         self.folder.create()
         with self.folder.locked():
             if self.folder.summary.exists():
@@ -141,18 +141,18 @@ class Service:
         skips = absent and self._deployment.policy == "continue"
         present = self._federation.run_round(t, (lambda n, exchange: exchange == 0 and n in absent) if skips else None)
         if len(present) < self._deployment.min_clients and self._config.method_object().exchanges:
-            raise RoundLost(f"{Code.COHORT_TOO_SMALL}: {len(present)} sites are left")
+            raise RoundLost(f"{Code.COHORT_TOO_SMALL}: only {len(present)} sites remain")
         self.journal.rounds = t + 1
         if report:
             self.journal.write_rows(present, {name: self._players[name].metrics for name in present})
         if save:
             self.journal.commit()
         if self._should_stop() and save and t + 1 < total:
-            raise Stopped(f"stopped after round {t + 1}. Continue with the same `fedal serve`.")
+            raise Stopped(f"stopped after round {t + 1}. Rerun the same `fedal serve` to resume.")
 
     def _gather(self) -> None:
-        """Waits for all sites; with policy `continue`, after the deadline for enough of them."""
-        began, told, rounds = time.monotonic(), False, self.journal.rounds
+        """Waits for all sites; with policy `continue`, once the deadline has passed, for min_clients of them."""
+        began, logged, rounds = time.monotonic(), False, self.journal.rounds
         while True:
             missing = [name for name, seat in self.seats.items() if not seat.connected]
             enough = len(self.seats) - len(missing) >= self._deployment.min_clients
@@ -160,19 +160,19 @@ class Service:
             if not missing or (self._deployment.policy == "continue" and enough and late):
                 return
             if self._should_stop():
-                raise Stopped(f"stopped after round {rounds}. Continue with the same `fedal serve`.")
-            if not told:
-                self.callbacks.state, told = f"waiting for {', '.join(missing)}", True
+                raise Stopped(f"stopped after round {rounds}. Rerun the same `fedal serve` to resume.")
+            if not logged:
+                self.callbacks.state, logged = f"waiting for {', '.join(missing)}", True
                 self._log("waiting", missing=missing)
             self.seats[missing[0]].wait_until(lambda seat: seat.connected, TICK_S)
 
     def _refuse_small_cohort(self, uploads: Uploads) -> None:
-        """Called before the server's half sees the uploads: below min_clients nobody is answered."""
+        """Called before the server's half gets the uploads: below min_clients no site gets a reply."""
         if len(uploads) < self._deployment.min_clients:
-            raise RoundLost(f"{Code.COHORT_TOO_SMALL}: {len(uploads)} sites answered")
+            raise RoundLost(f"{Code.COHORT_TOO_SMALL}: only {len(uploads)} sites answered")
 
     def _finish(self) -> None:
-        """Tells all sites that the run is over, and waits until each has written its model."""
+        """Tells all sites that the run is over, and waits until each has saved its model."""
         self.callbacks.state, total = "finished", self._config.total_rounds
         message = pb.FromServer(finished=pb.Finished(rounds=total))
         for seat in self.seats.values():
@@ -182,7 +182,9 @@ class Service:
         for seat in self.seats.values():
             while not seat.wait_until(lambda seat: seat.left, TICK_S):
                 if self._should_stop():
-                    raise Stopped("all rounds are committed, but not every site has its model. Serve again for those.")
+                    raise Stopped(
+                        "all rounds are committed, but some sites lack their model. Rerun `fedal serve` for them."
+                    )
                 if self._deployment.policy == "continue" and time.monotonic() > end:
                     break
         self.journal.finish()

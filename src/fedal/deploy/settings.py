@@ -1,4 +1,4 @@
-"""The `[deployment]` table of a federation's config: how a server serves the run that the rest describes."""
+"""The `[deployment]` table of a federation's config: how the server serves the run described by the other tables."""
 
 from __future__ import annotations
 
@@ -16,19 +16,25 @@ class Deployment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    federation: str = Field("fedal", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="as given to `fedal certs init`")
+    federation: str = Field(
+        "fedal", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="name given to `fedal certs init`"
+    )
     listen: str = Field("127.0.0.1:7443", pattern=r".+:\d+$", description="address and port")
     certificates: str = Field("certs/server", description="folder of ca.pem, cert.pem and key.pem")
-    folder: str = Field("federation", description="where the server keeps its state and record")
-    policy: Literal["wait", "continue"] = Field("wait", description="when a site is missing")
-    min_clients: int = Field(3, ge=3, description="fewer sites than this are never answered: a mean of two shows one")
-    deadline_s: float = Field(60.0, gt=0, description="for every answer of a site, its computing included")
-    n_classes: int | None = Field(None, ge=2, description="for sites with data of their own; needs `public`")
-    max_message_bytes: int = Field(1 << 28, ge=1 << 16, description="for methods whose messages have no fixed size")
+    folder: str = Field("federation", description="folder for the server's state and record")
+    policy: Literal["wait", "continue"] = Field("wait", description="what to do when a site is missing")
+    min_clients: int = Field(3, ge=3, description="minimum sites per reply; a mean of two reveals the other site")
+    deadline_s: float = Field(60.0, gt=0, description="seconds for each answer of a site, computation included")
+    n_classes: int | None = Field(
+        None, ge=2, description="number of classes, for sites with their own data; needs `public`"
+    )
+    max_message_bytes: int = Field(
+        1 << 28, ge=1 << 16, description="size limit for methods whose messages have no fixed size"
+    )
 
 
 def load_federation(path: Path) -> tuple[Config, Deployment]:
-    """The run and how it is served, from one TOML file; `fedal run --config` takes the same file."""
+    """The run's config and its deployment settings, from one TOML file that `fedal run --config` also accepts."""
     table: Any = read_toml(path).get("deployment", {})
     try:
         deployment = Deployment(**table)
@@ -41,8 +47,8 @@ def load_federation(path: Path) -> tuple[Config, Deployment]:
     config = load_config(path, {})
     if len(config.client_names) < deployment.min_clients:
         raise ConfigError(
-            f"{path}: {len(config.client_names)} clients, fewer than min_clients = {deployment.min_clients}. With two, "
-            "the mean hands each the other's outputs."
+            f"{path}: {len(config.client_names)} clients, fewer than min_clients = {deployment.min_clients}. With two "
+            "clients, the mean reveals the other's outputs."
         )
     if deployment.n_classes is not None and config.public is None:
         raise ConfigError(f"{path}: deployment.n_classes needs `public`, the .npz file of the public set.")

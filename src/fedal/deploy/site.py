@@ -28,14 +28,14 @@ from fedal.records.folder import RunFolder, read_json, write_json
 MAX_MESSAGE_BYTES = 1 << 28
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
 JOIN_AGAIN = (Code.IN_USE, Code.WRONG_INCARNATION, Code.WRONG_ROUND, Code.WRONG_EXCHANGE)
-"""Refusals that pass: the server has not noticed yet that our last process is gone, or has gone back a few rounds."""
+"""Temporary refusals: the server still holds the seat for our previous process, or has gone back a few rounds."""
 
 
 class Site:
     """One client process."""
 
-    def __init__(self, plan: SitePlan, tell: Callable[[str], None]) -> None:
-        self._plan, self._tell = plan, tell
+    def __init__(self, plan: SitePlan, notify: Callable[[str], None]) -> None:
+        self._plan, self._notify = plan, notify
         self._folder = RunFolder(plan.state)
         self._about = plan.state / "site.json"
         self._session = secrets.token_hex(16)
@@ -43,32 +43,32 @@ class Site:
         self._position = (0, 0)  # incarnation and round of the newest Begin
         self._exchange = 0
         self._begin = pb.Begin()
-        self._is_playing = False
+        self._in_round = False
         self._sent: pb.FromSite | None = None
         self._member: Membership | None = None
         self._finished = False
         self._rounds = 0
 
     def run(self) -> None:
-        """Takes part until the run is finished; a lost server is waited for."""
+        """Takes part until the run is finished. Waits for an unreachable server."""
         torch.set_num_threads(1)  # 1 and 2 intra-op threads give different bits
         if not self._plan.data.exists():
-            raise DataError(f"{self._plan.data}: there is no such file.")
+            raise DataError(f"{self._plan.data}: no such file.")
         self._folder.create()
         if self._plan.save is not None:
-            RunFolder(self._plan.save.parent).create()  # now, not when the model is trained
+            RunFolder(self._plan.save.parent).create()  # fail now, not after training
         with self._folder.locked():
             if self._plan.restart:
                 for path in [self._about, *self._folder.checkpoints.glob("round-*")]:
                     path.unlink(missing_ok=True)
             if self._about.exists():
                 self._run = _run_of(self._about)
-            lost_at, attempt, told = time.monotonic(), 0, False
+            lost_at, attempt, notified = time.monotonic(), 0, False
             while not self._finished:
                 obstacle: Refused | None = None
                 try:
                     if self._run_stream():
-                        lost_at, attempt, told = time.monotonic(), 0, False
+                        lost_at, attempt, notified = time.monotonic(), 0, False
                 except grpc.RpcError as error:
                     text = f"no connection to {self._plan.server} ({reason_of(error)}). Is the server running?"
                     obstacle = Refused(Code.UNREACHABLE, text)
@@ -78,15 +78,15 @@ class Site:
                     obstacle = refused
                 if obstacle is not None and time.monotonic() - lost_at > self._plan.patience_s:
                     raise obstacle
-                if obstacle is not None and not told:
-                    self._tell(f"{obstacle.text} Trying again.")
-                    told = True
+                if obstacle is not None and not notified:
+                    self._notify(f"{obstacle.text} Trying again.")
+                    notified = True
                 if not self._finished:
                     time.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
                     attempt += 1
 
     def _run_stream(self) -> bool:
-        """One stream, from Hello to its end; whether the server let us in."""
+        """Runs one stream, from Hello to its end. Returns whether the server admitted us."""
         welcomed = False
         with open_channel(self._plan.server, self._plan.invitation, MAX_MESSAGE_BYTES) as channel:
             outbox: queue.SimpleQueue[pb.FromSite | None] = queue.SimpleQueue()
@@ -134,52 +134,52 @@ class Site:
         elif kind == "begin":
             yield self._start(message.begin)
         elif kind == "reply":
-            yield self._go_on(message.reply)
+            yield self._continue(message.reply)
         elif kind == "finished":
             self._end(message.finished.rounds)
             yield pb.FromSite(leaving=pb.Leaving())
 
     def _enter(self, welcome: pb.Welcome, channel: grpc.Channel) -> None:
-        """Becomes a member, once per process."""
+        """Builds this site's half of the run, once per process."""
         if self._member is not None:
             if welcome.run != self._run:
                 raise Refused(Code.OTHER_RUN, "the server has started another run.")
             return
-        self._member = member = enter(self._plan, welcome, channel, self._tell)
-        newest = load_newest(self._folder.checkpoints, self._tell)
+        self._member = member = enter(self._plan, welcome, channel, self._notify)
+        newest = load_newest(self._folder.checkpoints, self._notify)
         if newest is None:
             self._save(0)
         else:
             self._load(*newest)
         self._run = welcome.run
         write_json(self._about, {"run": welcome.run, "site": self._plan.name})
-        self._tell(f"joined {self._plan.server} as {self._plan.name}: {member.words}")
+        self._notify(f"joined {self._plan.server} as {self._plan.name}: {member.summary}")
 
     @property
     def _in(self) -> Membership:
-        """What takes part; a server that asks before it has said welcome is out of order."""
+        """The membership. Raises Refused if the server sends a request before its welcome."""
         if self._member is None:
-            raise Refused(Code.UNEXPECTED, "a question before the welcome.")
+            raise Refused(Code.UNEXPECTED, "a request before the welcome.")
         return self._member
 
     # rounds
 
     def _start(self, begin: pb.Begin) -> pb.FromSite:
         if self._position == (begin.incarnation, begin.round) and self._sent is not None:
-            return self._sent  # asked twice: the same answer
+            return self._sent  # a repeated request: resend the answer
         self._in.player.forget()
         if begin.restore:
             self._return_to(begin.round)
         self._begin, self._position, self._exchange = begin, (begin.incarnation, begin.round), 0
         self._in.player.begin(begin.round)
-        self._is_playing = True
+        self._in_round = True
         return self._advance()
 
-    def _go_on(self, reply: pb.Reply) -> pb.FromSite:
+    def _continue(self, reply: pb.Reply) -> pb.FromSite:
         if (reply.incarnation, reply.round) != self._position or self._sent is None:
-            raise Refused(Code.WRONG_ROUND, "a reply of another round.")
-        if not self._is_playing or reply.exchange + 1 == self._exchange:
-            return self._sent  # replied twice: the same answer
+            raise Refused(Code.WRONG_ROUND, "a reply for another round.")
+        if not self._in_round or reply.exchange + 1 == self._exchange:
+            return self._sent  # a repeated reply: resend the answer
         if reply.exchange != self._exchange:
             raise Refused(Code.WRONG_EXCHANGE, f"a reply to exchange {reply.exchange}; expected {self._exchange}.")
         self._in.player.give({self._plan.name: self._in.reader.read(reply.payload)})
@@ -191,7 +191,7 @@ class Site:
         answer = pb.FromSite()
         said = self._in.player.take()
         if said is None:
-            self._is_playing, self._rounds = False, self._begin.round + 1
+            self._in_round, self._rounds = False, self._begin.round + 1
             answer.done.MergeFrom(self._ended())
             body: pb.Done | pb.Upload = answer.done
         else:
@@ -208,7 +208,7 @@ class Site:
             self._save(self._rounds)
         if self._begin.report:
             value = self._in.own_accuracy()
-            self._tell(f"round {self._rounds} of {self._in.rounds}: own test accuracy {value:.4f}")
+            self._notify(f"round {self._rounds} of {self._in.rounds}: local test accuracy {value:.4f}")
             if self._plan.share_metrics:
                 done.metrics["test_accuracy"] = value
         return done
@@ -220,7 +220,7 @@ class Site:
         if self._plan.save is not None:
             save_model(self._plan.save, self._in.learner.state_dict())
         self._finished = True
-        self._tell(f"finished after {rounds} rounds" + (f": {self._plan.save}" if self._plan.save else ""))
+        self._notify(f"finished after {rounds} rounds" + (f": {self._plan.save}" if self._plan.save else ""))
 
     # state
 
@@ -234,7 +234,7 @@ class Site:
     def _return_to(self, rounds: int) -> None:
         path = self._folder.checkpoints / f"round-{rounds:07}.json"
         if self._plan.restart and not path.exists() and self._position == (0, 0):
-            self._save(rounds)  # the operator's word: this fresh start stands for the lost state
+            self._save(rounds)  # the operator allowed a fresh start in place of the lost state
         try:
             self._load(*load_checkpoint(path))
         except CheckpointError as error:
@@ -242,10 +242,10 @@ class Site:
 
 
 def _run_of(path: Path) -> str:
-    """The run whose state the site holds."""
+    """The id of the run whose state the site holds."""
     return read_json(path, lambda found: str(found["run"]))
 
 
-def join(plan: SitePlan, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:
+def join(plan: SitePlan, notify: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:
     refuse_windows()
-    Site(plan, tell).run()
+    Site(plan, notify).run()

@@ -1,1 +1,1 @@
-"""All drawing. Nothing here measures."""
+"""All drawing; no measurements."""

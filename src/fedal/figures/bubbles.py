@@ -1,4 +1,4 @@
-"""Who owns what: one bubble per client and class, its area the number of samples."""
+"""The data split: one bubble per client and class, its area proportional to the number of samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedal.figures.canvas import COLOURS, INK, SOFT, blank
 
 
 def draw_bubbles(counts: NDArray[np.int64], clients: Sequence[str], classes: Sequence[str], title: str) -> Any:
-    """A figure of the client x class table, (N, K), with the number of samples of each client at the right."""
+    """A figure of the client x class table, (N, K), with each client's total on the right."""
     n_clients, n_classes = counts.shape
     cell = 0.42  # inches
     label = 0.085 * max(len(name) for name in classes)
@@ -25,7 +25,7 @@ def draw_bubbles(counts: NDArray[np.int64], clients: Sequence[str], classes: Seq
     totals.tick_params(length=0, labelcolor=SOFT, labelsize=9)
     totals.spines["right"].set_visible(False)
     axes.set_title(title, fontsize=10, color=INK, loc="left")
-    note = f"area = samples, the largest bubble {counts.max():,}; right: all samples of a client"
+    note = f"bubble area = samples, largest {counts.max():,}; right: total per client"
     figure.supxlabel(note, x=0.01, ha="left", fontsize=8, color=SOFT)
     return figure
 
@@ -40,7 +40,7 @@ def place_bubbles(
     *,
     upright: bool = False,
 ) -> None:
-    """Bubbles on axes with cells of `cell` inches; the bubble of `most` samples just fits its cell."""
+    """Draws bubbles in cells of `cell` inches; a bubble of `most` samples just fits its cell."""
     n_clients, n_classes = counts.shape
     row, column = np.nonzero(counts)
     largest = (0.92 * cell * 72) ** 2  # points^2

@@ -1,4 +1,4 @@
-"""The house style: a blank figure, its colours and labels, and how it is saved: SVG for papers, PNG for the rest."""
+"""The house style of figures: colours, labels, and saving as SVG (for papers) and PNG."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fedal.errors import FedalError
 
-# Okabe and Ito's colours: told apart by colour-blind readers and in grey.
+# Okabe and Ito's palette: distinguishable for colour-blind readers and in greyscale.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 STYLES = ["-", "--", "-.", ":"]
 INK, SOFT = "#222222", "#8a8a8a"
@@ -21,7 +21,7 @@ def blank(width: float, height: float, columns: int = 1, **ratios: Any) -> tuple
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise FedalError("plots need matplotlib. Type: pip install 'fedal[report]'") from None
+        raise FedalError("plots need matplotlib. Run: pip install 'fedal[report]'") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(1, columns, squeeze=False, gridspec_kw=ratios or None)[0])
@@ -35,7 +35,7 @@ def blank(width: float, height: float, columns: int = 1, **ratios: Any) -> tuple
 
 
 def look(place: int) -> dict[str, str]:
-    """Colour and dash of the line at a place of the legend."""
+    """Colour and dash of the line at a position in the legend."""
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place % len(STYLES)]}
 
 
@@ -46,16 +46,14 @@ def label(axes: Any, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def beside(axes: Any, text: str, at: tuple[float, float], shift: tuple[float, float], **how: Any) -> None:
-    """A text that is `shift` points away from a place of the axes."""
+    """Writes a text, `shift` points away from a point on the axes."""
     axes.annotate(text, at, shift, textcoords="offset points", color=INK, **how)
 
 
 def legend_below(figure: Any, axes: Any) -> None:
-    """What is drawn in `axes`, under the figure where it hides nothing, in rows of about equal length."""
+    """Puts the legend of `axes` below the figure, in rows of about equal length."""
     handles, labels = axes.get_legend_handles_labels()
-    letters = max(
-        len(re.sub(r"\\\w+|[${}^_]", "", label)) for label in labels
-    )  # as shown, without the marks of formulas
+    letters = max(len(re.sub(r"\\\w+|[${}^_]", "", label)) for label in labels)  # as displayed, without TeX markup
     inches = 0.55 + 0.065 * letters
     rows = math.ceil(len(labels) / max(1, int(figure.get_figwidth() / inches)))
     columns = math.ceil(len(labels) / rows)
@@ -63,7 +61,7 @@ def legend_below(figure: Any, axes: Any) -> None:
 
 
 def save(figure: Any, path: Path) -> list[Path]:
-    """Writes PATH.png and PATH.svg; the same figure always gives the same bytes."""
+    """Writes PATH.png and PATH.svg; the same figure always produces the same bytes."""
     import matplotlib
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Accuracy against iterations, one line per method, a band over the seeds."""
+"""Accuracy against iterations: one line per method, with a band over the seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedal.records.statistics import Point
 
 
 def plot_curves(comparison: Comparison) -> Path:
-    """Writes curves.png and curves.svg beside the table."""
+    """Writes curves.png and curves.svg next to the table; returns the PNG's path."""
     figure, (axes,) = blank(7, 4.5)
     shown = [row for row in comparison.rows if row.runs]
     for place, row in enumerate(shown):
@@ -38,7 +38,7 @@ def place_curve(
     unit: float = 1.0,
     **how: Any,
 ) -> None:
-    """The mean over seeds, and a band from the lowest to the highest, at the evaluations that all seeds have."""
+    """Draws the mean over seeds and a band from lowest to highest, at the evaluations that all seeds share."""
     seeds = max((point.seeds for point in points), default=0)
     shared = [point for point in points if point.seeds == seeds]
     x = [getattr(point, against) / unit for point in shared]

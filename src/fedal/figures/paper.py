@@ -1,4 +1,4 @@
-"""The figure of an entry: what the paper draws, and for its tables ours beside the paper's."""
+"""Figures of `fedal paper`: the paper's figures, and its tables with our numbers next to the paper's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedal.figures.canvas import COLOURS, INK, SOFT, beside, blank, label, legen
 from fedal.figures.curves import place_curve
 from fedal.figures.theory import place_variances
 
-AXES: dict[Kind, tuple[Literal["iteration", "seconds", "up_bytes"], str, float]] = {  # of curves: what, label, unit
+AXES: dict[Kind, tuple[Literal["iteration", "seconds", "up_bytes"], str, float]] = {  # for curves: column, label, unit
     "iterations": ("iteration", "iterations", 1.0),
     "seconds": ("seconds", "seconds on this machine", 1.0),
     "bytes": ("up_bytes", "uploaded, MB, all clients", 1e6),
@@ -23,7 +23,7 @@ AXES: dict[Kind, tuple[Literal["iteration", "seconds", "up_bytes"], str, float]]
 
 
 def draw(outcome: Outcome) -> list[Path]:
-    """Writes NAME.png and NAME.svg beside the table; nothing where no number is."""
+    """Writes NAME.png and NAME.svg next to the table; writes nothing if there are no numbers."""
     if outcome.is_empty:
         return []
     figure = DRAWERS.get(outcome.entry.kind, _draw_curves)(outcome)
@@ -36,12 +36,12 @@ def _draw_curves(outcome: Outcome) -> Any:
     columns = {name: rows for name, rows in outcome.rows.items() if any(row.runs for row in rows)}
     figure, panels = blank(1.5 + 3.4 * len(columns), 4.2, len(columns))
     for axes in panels[1:]:
-        axes.sharey(panels[0])  # before anything is drawn: afterwards it would cut to what the first shows
+        axes.sharey(panels[0])  # before drawing: later it would take over the first panel's limits
     for axes, (name, rows) in zip(panels, columns.items(), strict=True):
         for place, row in enumerate(rows):
             if row.runs:
                 points = row.curve("test_accuracy")
-                if against == "up_bytes":  # on a logarithmic axis there is no place before the first upload
+                if against == "up_bytes":  # a logarithmic axis cannot show 0 bytes
                     points = [point for point in points if point.up_bytes > 0]
                 place_curve(axes, points, row.method, place, against=against, unit=unit, marker="o", markersize=2.5)
         label(axes, name, words, "test accuracy, mean over clients" * (axes is panels[0]))
@@ -54,7 +54,7 @@ def _draw_curves(outcome: Outcome) -> Any:
 
 
 def _draw_scores(outcome: Outcome) -> Any:
-    """Dots with bars for ours, hollow diamonds for the paper's, in the order of the table."""
+    """Dots with error bars for our numbers, hollow diamonds for the paper's, in the order of the table."""
     settings = list(dict.fromkeys(line.setting for line in outcome.lines))
     whats = list(dict.fromkeys(line.what for line in outcome.lines))
     figure, (axes,) = blank(max(5.0, 2.0 + 0.42 * len(settings) * len(whats)), 4.2)
@@ -81,13 +81,13 @@ def _draw_scores(outcome: Outcome) -> Any:
 
 
 def _draw_variances(outcome: Outcome) -> Any:
-    """Each variance along the run of the first seed, with the paper's two limits."""
+    """Each variance over the run of the first seed, with the paper's two limits."""
     rows = next(iter(outcome.rows.values()))
     figure, (axes,) = blank(6.5, 4.4)
     place_variances(axes, rows[0].runs[0].metrics)
     for limit in (60, 3):
         axes.axhline(limit, color=INK, linestyle="--", linewidth=0.8)
-        beside(axes, f"the paper: below {limit}", (0, limit), (3, 2), size=8)
+        beside(axes, f"paper: below {limit}", (0, limit), (3, 2), size=8)
     axes.set_yscale("log")
     axes.set_xlim(left=0)
     label(axes, "", "iterations", "gradient variance, mean over clients")
@@ -96,9 +96,10 @@ def _draw_variances(outcome: Outcome) -> Any:
 
 
 def _draw_outputs(outcome: Outcome) -> Any:
-    """clients x classes for each method and setting; the mean over clients is the last row.
+    """Clients x classes for each method and setting; the last row is the mean over clients.
 
-    One scale for all, up to the largest probability: after a miniature's few iterations none is near 1.
+    All panels share one scale, up to the largest probability: after the few iterations of a small-scale run none is
+    near 1.
     """
     most = max(matrix.max() for matrix in outcome.matrices.values())
     figure, panels = blank(1.2 + 2.1 * len(outcome.matrices), 3.6, len(outcome.matrices))
@@ -127,7 +128,7 @@ def _draw_data(outcome: Outcome) -> Any:
         names = [f"client {n}" if axes is panels[0] else "" for n in range(n_clients)]
         place_bubbles(axes, counts, names, [str(k) for k in range(n_classes)], cell, most)
         label(axes, name, "class")
-    figure.supxlabel(f"area = samples, the largest bubble {most:,}", x=0.01, ha="left", fontsize=8, color=SOFT)
+    figure.supxlabel(f"bubble area = samples, largest {most:,}", x=0.01, ha="left", fontsize=8, color=SOFT)
     return figure
 
 

@@ -13,8 +13,8 @@ from fedal.figures.canvas import COLOURS, INK, SOFT, beside, blank, label, legen
 from fedal.records.statistics import Row
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
-SIGMA_WORDS = {  # lines of a label below an axis
-    "l": ("own", "labels"),
+SIGMA_WORDS = {  # tick labels, one entry per line
+    "l": ("private", "labels"),
     "k": ("others'", "mean"),
     "u": ("adver-", "sarial"),
     "rl": ("keep,", "local"),
@@ -23,16 +23,16 @@ SIGMA_WORDS = {  # lines of a label below an axis
 }
 SIGMA_COLOURS = dict(zip(SIGMAS, COLOURS, strict=False))
 VARIANCE = r"$\mathbb{E}\,\Vert g_B - g\,\Vert^2$"
-PARTS = {  # of a bound: how it is called, its colour
-    "risk": ("loss on own data", "#4C78A8"),
+PARTS = {  # terms of a bound: label and colour
+    "risk": ("loss on private data", "#4C78A8"),
     "disagreement": ("disagreement ζ", ORANGE),
-    "distance": ("distance of data", GREEN),
+    "distance": ("distance between data", GREEN),
     "joint_loss": ("joint loss λ", PINK),
 }
 
 
 def draw_all(study: Analysis) -> list[Path]:
-    """Writes every figure that the run has the numbers for."""
+    """Writes every figure that the run has the data for."""
     written = []
     for name, draw in FIGURES.items():
         figure = draw(study)
@@ -48,7 +48,7 @@ def draw_all(study: Analysis) -> list[Path]:
 
 
 def draw_zeta(study: Analysis) -> Any:
-    """Disagreement over time, and of each client at the end."""
+    """Disagreement over time, and by client at the end."""
     figure, (time, end) = blank(9, 3.6, 2, width_ratios=[1.6, 1])
     uploads = _curve(study.rows(), "disagreement")
     of_clients = _client_curves(study, "zeta")
@@ -71,7 +71,7 @@ def draw_zeta(study: Analysis) -> Any:
 
 
 def draw_bounds(study: Analysis) -> Any:
-    """Both bounds, cut into their terms, against the loss that was measured."""
+    """Both bounds, split into their terms, and the measured loss."""
     figure, (axes,) = blank(8, 2.9)
     names = [f"{name}'s bound" for name in study.bounds]
     bounds = list(study.bounds.values())
@@ -99,14 +99,14 @@ def draw_bounds(study: Analysis) -> Any:
 
 
 def draw_variances(study: Analysis) -> Any:
-    """sigma^2 of each loss: a dot per client, a bar at the mean; over time where the run recorded it."""
+    """sigma^2 of each loss: a dot per client and a bar at the mean; also over time if the run recorded it."""
     if not study.variances:
         return None
     along = any(len(_curve(study.rows(), f"variance_{name}")) > 1 for name in study.variances)
     figure, axes = blank(9.5 if along else 5.5, 3.8, 2 if along else 1)
     now = axes[-1]
     if along:
-        axes[0].sharey(now)  # before anything is drawn: afterwards it would cut to what the other shows
+        axes[0].sharey(now)  # before drawing: later it would take over the other panel's limits
     for place, name in enumerate(study.variances):
         values = np.array(list(study.variances[name].values()))
         spread = np.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else np.zeros(1)
@@ -126,7 +126,7 @@ def draw_variances(study: Analysis) -> Any:
 
 
 def place_variances(axes: Any, rows: Sequence[Row]) -> None:
-    """Each sigma^2 that a run recorded, along the run."""
+    """Draws each sigma^2 that a run recorded, over the run."""
     for name, words in SIGMA_WORDS.items():
         points = _curve(rows, f"variance_{name}")
         if points:
@@ -135,7 +135,7 @@ def place_variances(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def draw_convergence(study: Analysis) -> Any:
-    """Squared gradient norms against T on logarithmic axes, with the rate that the theorem promises."""
+    """Squared gradient norms against T on logarithmic axes, with the theorem's rate."""
     found = study.convergence
     if len(found.rounds) < 2:
         return None
@@ -156,7 +156,7 @@ def draw_convergence(study: Analysis) -> Any:
 
 
 def draw_equilibrium(study: Analysis) -> Any:
-    """How far apart any two clients are, and whether somebody can tell them apart."""
+    """The distance between any two clients, and whether a discriminator can tell them apart."""
     found, n = study.equilibrium, len(study.clients)
     figure, (apart, guess) = blank(9.5, 4.2, 2)
     apart.grid(visible=False)
@@ -170,7 +170,7 @@ def draw_equilibrium(study: Analysis) -> Any:
         apart.set_xticks(range(n), [name.removeprefix("client-") for name in study.clients], fontsize=8)
         apart.set_yticks(range(n), study.clients, fontsize=8)
     figure.colorbar(image, ax=apart, shrink=0.8).outline.set_visible(False)
-    label(apart, "share of probability placed differently", "", "")
+    label(apart, "total variation between clients", "", "")
     curve = _curve(study.rows(), "discriminator_accuracy")
     end = study.rounds * study.run.config.tau
     guess.axhline(found.chance, color=INK, linestyle="--", linewidth=1)
@@ -188,27 +188,27 @@ def draw_equilibrium(study: Analysis) -> Any:
     guess.set_xlim(0, end * 1.03)
     guess.set_ylim(0, max(0.25, 1.55 * found.fresh, 1.55 * (found.discriminator or 0), 2.5 * found.chance))
     guess.legend(frameon=False, fontsize=9)
-    label(guess, "share of outputs whose owner is guessed", "iterations", "accuracy")
+    label(guess, "share of outputs attributed correctly", "iterations", "accuracy")
     return figure
 
 
 def draw_forgetting(study: Analysis) -> Any:
-    """What local training does to accuracy on global data, and the transfer to accuracy on own data.
+    """The effect of local training on accuracy on global data, and of the transfer on accuracy on private data.
 
-    Along the run where it was recorded, else before and after in the one further round.
+    Shown over the run if it was recorded, else before and after one further round.
     """
     if not study.forgetting:
         return None
     stages = {
         "accuracy on global data": ("local training", "global_before_local", "global_after_local"),
-        "accuracy on own data": ("transfer", "own_before_transfer", "own_after_transfer"),
+        "accuracy on private data": ("transfer", "own_before_transfer", "own_after_transfer"),
     }
     figure, axes = blank(9, 3.8, 2)
     for panel, (what, (stage, before, after)) in zip(axes, stages.items(), strict=True):
         changes = [(row["iteration"], 100 * (row[after] - row[before])) for row in study.rows() if before in row]
         if len(changes) > 1:
             _draw_changes(panel, changes)
-            label(panel, f"{what}: change by each {stage}", "iterations", "percentage points" * (panel is axes[0]))
+            label(panel, f"{what}: change from each {stage}", "iterations", "percentage points" * (panel is axes[0]))
         else:
             _draw_slopes(panel, study, before, after)
             label(panel, f"{what}, around one {stage}", "thin: each client, thick: mean", "")

@@ -1,1 +1,1 @@
-"""What people look at: figures and tables."""
+"""The HTML report: tables and charts about runs."""

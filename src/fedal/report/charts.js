@@ -1,5 +1,5 @@
 "use strict";
-// Draws what the page embeds as JSON. All text goes through textContent: nothing from a run becomes markup.
+// Draws the page's embedded JSON. All text goes through textContent, so nothing from a run becomes markup.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const AXES = {
@@ -44,7 +44,7 @@ function ticks(low, high, wanted) {
   return found;
 }
 
-// A frame with grid, ticks and scales. Gives the svg node and the two scales.
+// A frame with grid, ticks and scales. Returns the svg node and the two scales.
 function frame(plot, height, xs, ys, xTitle, showX, showY) {
   const width = plot.clientWidth, left = 54, right = 14, top = 8, bottom = 44;
   const node = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
@@ -62,7 +62,7 @@ function frame(plot, height, xs, ys, xTitle, showX, showY) {
   return { node, x, y, left, right: width - right, bottom: height - bottom, top };
 }
 
-// What a chart shows now: one series per visible group that has the measure.
+// The series of a chart: one per visible group that has the measure.
 function series(key) {
   const at = AXES[state.axis].index;
   return data.groups.map((group, index) => {
@@ -126,7 +126,7 @@ function curveChart(plot) {
     for (const p of s.points) svg("circle", { cx: area.x(p[at]), cy: area.y(p[MEAN]), r: 2.6, class: `dot ${s.style}` }, area.node);
   }
 
-  // The newest evaluation of every group up to the stop.
+  // Each group's newest evaluation up to the stop.
   function reading(stop) {
     const at = AXES[state.axis].index;
     return shown.map((s) => ({ s, point: s.silent ? s.points.at(-1) : s.points.filter((p) => p[at] <= stop).at(-1) }))
@@ -253,11 +253,11 @@ baseline.addEventListener("change", () => fill("difference-table", data.differen
 const theme = document.getElementById("theme"), root = document.documentElement;
 const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
-const tell = () => theme.setAttribute("aria-pressed", String(isDark()));
+const updatePressed = () => theme.setAttribute("aria-pressed", String(isDark()));
 theme.hidden = false;
-theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; tell(); });
-prefersDark.addEventListener("change", tell);
-tell();
+theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; updatePressed(); });
+prefersDark.addEventListener("change", updatePressed);
+updatePressed();
 
 let width = 0;
 new ResizeObserver(() => {

@@ -1,6 +1,6 @@
-"""Run folders as plain data. A folder is somebody's: nothing in it is imported, executed or believed.
+"""Reads run folders as plain data. A folder is untrusted: nothing in it is imported or executed.
 
-Whatever is missing or damaged becomes a sentence in `Record.problems`, and the rest is shown.
+Each missing or damaged part becomes a sentence in `Record.problems`; the report shows the rest.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from fedal.errors import ConfigError
 from fedal.records.folder import RunFolder
 from fedal.records.statistics import Row, final_row
 
-DEPTH = 3  # folders of comparisons lie this deep below the one that is asked for
-MAX_BYTES = 200_000_000  # of one file
-MAX_COUNTS = 10_000_000  # bytes of the client x class table
+DEPTH = 3  # search run folders this many levels below the given folder
+MAX_BYTES = 200_000_000  # per file
+MAX_COUNTS = 10_000_000  # bytes for the client x class table
 LONGEST_TEXT = 500
-TEXTS = {"phase", "client", "model"}  # of a row; all else are numbers
+TEXTS = {"phase", "client", "model"}  # text columns of a row; all others are numbers
 
 
 @dataclass
 class Record:
     """One run folder."""
 
-    name: str  # where it lies, seen from the folder that was asked for
+    name: str  # path relative to the given folder
     method: str = "unknown"
     seed: int = 0
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
-    analysis: dict[str, Any] = field(default_factory=dict)  # of `fedal analyse`
+    analysis: dict[str, Any] = field(default_factory=dict)  # from `fedal analyse`
     rows: list[Row] = field(default_factory=list)
     client_rows: list[Row] = field(default_factory=list)
     clients: list[str] = field(default_factory=list)  # in the order of the rows of `class_counts`
     class_counts: list[list[int]] = field(default_factory=list)
     output_matrices: dict[str, list[list[float]]] = field(default_factory=dict)  # name -> clients x classes
     is_complete: bool = False
-    is_server: bool = False  # of a deployed federation: data and models are elsewhere
+    is_server: bool = False  # folder of a deployed server: data and models are at the sites
     problems: list[str] = field(default_factory=list)
 
     @property
     def final(self) -> Row | None:
-        """The row that tables use: the finished models on the whole test set."""
+        """The row that tables use: the final models on the whole test set."""
         return final_row(self.rows)
 
     @property
@@ -61,24 +61,24 @@ class Record:
 
 @dataclass
 class Collection:
-    """All runs below the folders that were asked for."""
+    """All runs below the given folders."""
 
     records: list[Record]
-    order: list[str]  # of the methods, as the comparisons were asked for
-    not_applicable: dict[str, str]  # method -> why it has no run
+    order: list[str]  # the order of methods in the comparisons
+    not_applicable: dict[str, str]  # method -> reason for having no run
     problems: list[str]
 
 
 def collect(folders: Sequence[Path]) -> Collection:
-    """Reads every run folder at or below each of `folders`; raises when there is none at all."""
+    """Reads every run folder at or below each of `folders`. Raises ConfigError if there is none at all."""
     found = Collection([], [], {}, [])
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigError(f"{folder}: there is no such folder. Give the folder of a run or of a comparison.")
+            raise ConfigError(f"{folder}: no such folder. Give the folder of a run or a comparison.")
         runs = list(_run_folders(folder, DEPTH))
         if not runs:
             found.problems.append(
-                f"{folder}: no run in this folder or below it: nowhere is a config.toml or a metrics.jsonl. "
+                f"{folder}: no run in this folder or below it (no config.toml or metrics.jsonl). "
                 "Start a run with `fedal run`, or a comparison with `fedal compare`."
             )
         for path in runs:
@@ -100,19 +100,19 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """seed-2 before seed-10."""
+    """A sort key that puts seed-2 before seed-10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", path.name)]
 
 
 def _read_table(folder: Path, found: Collection) -> None:
-    """The order of the methods, and the reasons of those that do not apply: only table.csv of a comparison knows."""
+    """Reads a comparison's table.csv, the only record of the methods' order and of methods that do not apply."""
     path = folder / "table.csv"
     if not path.is_file():
         return
     try:
         lines = list(csv.DictReader(io.StringIO(_text(path))))
     except (OSError, ValueError, csv.Error):
-        found.problems.append(f"{folder.name}/table.csv cannot be read: the methods are in alphabetical order.")
+        found.problems.append(f"{folder.name}/table.csv cannot be read; methods are listed in alphabetical order.")
         return
     for line in lines:
         method = clean(line.get("method") or "")
@@ -122,7 +122,7 @@ def _read_table(folder: Path, found: Collection) -> None:
 
 
 def read_record(path: Path, name: str) -> Record:
-    """One run folder, as far as it can be read."""
+    """Reads one run folder, as far as possible."""
     folder = RunFolder(path)
     record = Record(name, is_server=folder.is_server)
     record.config = _part(record, folder.config, lambda path: clean(tomllib.loads(_text(path))), {})
@@ -130,7 +130,7 @@ def read_record(path: Path, name: str) -> Record:
     record.rows = _part(record, folder.metrics, lambda path: _rows(path, record), [])
     record.client_rows = _part(record, folder.clients, lambda path: _rows(path, record), [])
     if not record.is_server:
-        lost = ": the clients' data are not shown"
+        lost = "; the clients' data are not shown"
         record.clients, record.class_counts = _part(record, folder.partition, _class_counts, ([], []), lost)
     if (path / "analysis" / "analysis.json").exists():
         record.analysis = _part(record, path / "analysis" / "analysis.json", _json_object, {})
@@ -143,7 +143,7 @@ def read_record(path: Path, name: str) -> Record:
 
 
 def _name_method(record: Record, path: Path) -> None:
-    """From the config, else from the names of the folders of a comparison: METHOD/seed-S."""
+    """Sets method and seed from the config, else from a comparison's folder names: METHOD/seed-S."""
     seed = re.fullmatch(r"seed-(\d{1,9})", path.name)
     guess = path.resolve().parent.name if seed else path.resolve().name
     method = record.config.get("method")
@@ -155,41 +155,41 @@ def _name_method(record: Record, path: Path) -> None:
 def _note_state(record: Record, folder: RunFolder) -> None:
     if folder.failure.exists():
         failure = _part(record, folder.failure, _json_object, {})
-        record.problems.append(f"the run failed: {failure.get('error', 'the reason cannot be read')}")
+        record.problems.append(f"the run failed: {failure.get('error', 'reason unreadable')}")
     if record.is_complete:
         return
     last = record.rows[-1]["iteration"] if record.rows else 0
     planned = record.config.get("iterations")
     reached = f"{last:g} of {planned}" if isinstance(planned, int) else f"{last:g}"
     record.problems.append(
-        f"not complete: recorded up to iteration {reached}, so it counts in no table of final models. "
-        f"Continue it with {'the same `fedal serve`' if record.is_server else '`fedal resume`'}."
+        f"not complete: recorded up to iteration {reached}, so it is left out of the tables of final models. "
+        f"Resume it with {'the same `fedal serve`' if record.is_server else '`fedal resume`'}."
     )
 
 
 def _part(record: Record, path: Path, parse: Callable[[Path], Any], otherwise: Any, lost: str = "") -> Any:
-    """What is read of a file; `otherwise`, and a problem, if there is nothing to read. `lost` says what that means."""
+    """The parsed file; if it cannot be read, `otherwise`, and a problem that ends with `lost`, the consequence."""
     if not path.is_file():
         record.problems.append(f"{path.name} is missing{lost}")
         return otherwise
     try:
         return parse(path)
     except (OSError, ValueError, RecursionError, KeyError, MemoryError, zipfile.BadZipFile) as error:
-        reason = error.strerror if isinstance(error, OSError) else clean(str(error)) or "it is nested too deeply"
+        reason = error.strerror if isinstance(error, OSError) else clean(str(error)) or "nested too deeply"
         record.problems.append(f"{path.name} cannot be read ({reason}){lost}")
         return otherwise
 
 
 def _text(path: Path) -> str:
     if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES // 1_000_000} MB")
+        raise ValueError(f"larger than {MAX_BYTES // 1_000_000} MB")
     return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _json_object(path: Path) -> dict[str, Any]:
     value = json.loads(_text(path))
     if not isinstance(value, dict):
-        raise ValueError("it holds no JSON object")
+        raise ValueError("not a JSON object")
     cleaned: dict[str, Any] = clean(value)
     return cleaned
 
@@ -203,7 +203,7 @@ def _matrices(path: Path) -> dict[str, list[list[float]]]:
         except (TypeError, ValueError):
             found = np.empty(0)
         if found.ndim != 2 or not found.size or not ((found >= 0) & (found <= 1)).all():
-            raise ValueError(f'"{name}" is no table of probabilities')
+            raise ValueError(f'"{name}" is not a table of probabilities')
     return matrices
 
 
@@ -216,10 +216,10 @@ def _rows(path: Path, record: Record) -> list[Row]:
         else:
             rows.append(row)
     if damaged:
-        where = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines, the first is line {damaged[0]},"
-        record.problems.append(f"{file}: {where} cannot be read and is left out")
+        where = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines (first: line {damaged[0]})"
+        record.problems.append(f"{file}: skipped {where}, which cannot be read")
     for key in ("test_accuracy", "up_bytes", "seconds"):
-        if any(key in row for row in rows):  # what all rows lack was never meant to be there
+        if any(key in row for row in rows):  # a column that all rows lack was never recorded
             for row in rows:
                 row.setdefault(key, math.nan)
     _note_not_finite(rows, record, file)
@@ -236,7 +236,7 @@ def _note_not_finite(rows: list[Row], record: Record, file: str) -> None:
 
 
 def _row(line: str) -> Row | None:
-    """Texts and finite numbers as they are; whatever else stands where a number belongs is nan."""
+    """The row with its texts and finite numbers; any other value in place of a number becomes nan."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
@@ -256,21 +256,21 @@ def _number(value: object) -> float:
 
 
 def _class_counts(path: Path) -> tuple[list[str], list[list[int]]]:
-    """The clients, and the client x class table: one row per client and one column per class."""
+    """The clients' names, and the client x class table: one row per client, one column per class."""
     with zipfile.ZipFile(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         if archive.getinfo("class_counts.npy").file_size > MAX_COUNTS:
-            raise ValueError("the table is too large")
+            raise ValueError("table too large")
     with np.load(path, allow_pickle=False) as arrays:
         counts = arrays["class_counts"]
     clients = [clean(name.removeprefix("client/")) for name in names if name.startswith("client/")]
     if counts.ndim != 2 or len(counts) != len(clients) or counts.dtype.kind not in "iu":
-        raise ValueError("its table does not fit its clients")
+        raise ValueError("the table does not match the clients")
     return clients, counts.tolist()
 
 
 def clean(value: Any) -> Any:
-    """The value with texts that can be shown anywhere: control and direction characters are replaced, length is cut."""
+    """The value with texts that are safe to display: control and direction characters replaced, long texts cut."""
     if isinstance(value, str):
         shown = "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in value)
         return shown if len(shown) <= LONGEST_TEXT else shown[:LONGEST_TEXT] + "…"

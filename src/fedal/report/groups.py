@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed, taken together: one line of every table and chart, with its name and mark."""
+"""Groups of runs that differ only in their seed: each group is one line in every table and chart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Group(Seeds):
 
     @property
     def client_count(self) -> int:
-        """0 when no run says so."""
+        """The number of clients; 0 if no run records it."""
         return max(
             (len(r.clients) or len({row.get("client") for row in r.client_rows}) for r in self.records), default=0
         )
@@ -45,15 +45,15 @@ class Group(Seeds):
 
 @dataclass
 class Overview:
-    """All that the page shows."""
+    """Everything the page shows."""
 
     groups: list[Group]
-    shared: dict[str, Any]  # settings that are the same in all groups
+    shared: dict[str, Any]  # settings shared by all groups
     not_applicable: dict[str, str]
     problems: list[str]
 
     def __post_init__(self) -> None:
-        """What the rows are compared by: a deployed federation has no global test set."""
+        """Chooses the measures to compare by: a deployed federation has no global test set."""
         own = OWN, OWN_WORST, OWN_SPREAD
         self.accuracy, self.worst, self.unevenness = own if self.only_servers else (ACCURACY, WORST, SPREAD)
 
@@ -68,18 +68,18 @@ class Overview:
         return max(finished, key=lambda group: group.mean(self.accuracy.key), default=None)
 
     def named(self, group: Group) -> Markup:
-        """Its name, with its mark in front."""
+        """The group's label, preceded by its swatch."""
         return markup(swatch(self.groups.index(group)), group.label)
 
     def difference(self, group: Group, baseline: Group) -> Difference | None:
         return group.difference(baseline, self.accuracy.key)
 
     def has(self, key: str) -> bool:
-        """Whether any run records it."""
+        """Whether any run records this key."""
         return any(key in row for record in self.records for row in record.rows)
 
     def shows(self, measure: Measure) -> bool:
-        """Whether the page speaks of it: of participants only where there are fewer than clients."""
+        """Whether the page shows a measure. Participants are shown only if a client missed a round."""
         return self.has(measure.key) and (measure is not PARTICIPANTS or self.has_absences)
 
     @property
@@ -92,12 +92,12 @@ class Overview:
 
 
 def swatch(index: int) -> Markup:
-    """The mark of a group: the same colour and dash in every table and chart."""
+    """A group's swatch: the same colour and dash in every table and chart."""
     return element("span", cls=f"swatch line-{index % 7} dash-{index // 7 % 4}", aria_hidden="true")
 
 
 def overview(collection: Collection) -> Overview:
-    """Groups the runs, names the groups apart, and says what makes them unequal."""
+    """Groups the runs, gives the groups distinct labels, and notes differences that limit their comparison."""
     problems = list(collection.problems)
     groups: dict[tuple[str, str], Group] = {}
     for record in collection.records:
@@ -111,28 +111,28 @@ def overview(collection: Collection) -> Overview:
     in_order = sorted(groups.values(), key=lambda group: order.get(group.method, len(order)))
     shared = _shared(in_order)
     _label(in_order)
-    problems += _unequal(in_order)
+    problems += _comparability_notes(in_order)
     missing = {name: why for name, why in collection.not_applicable.items() if name not in {g.method for g in in_order}}
     return Overview(in_order, shared, missing, problems)
 
 
 def _add(group: Group, record: Record) -> list[str]:
-    """Puts the record into its group; of two runs with one seed the complete one stays."""
+    """Adds the record to its group; of two runs with the same seed, keeps the complete one."""
     twin = next((other for other in group.records if other.seed == record.seed), None)
     if twin is None:
         group.records.append(record)
         return []
     kept, dropped = (record, twin) if record.is_complete and not twin.is_complete else (twin, record)
     group.records[group.records.index(twin)] = kept
-    return [f"{dropped.name} has the settings and the seed of {kept.name}: only the latter is shown."]
+    return [f"{dropped.name} has the same settings and seed as {kept.name}; only the latter is shown."]
 
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Setting -> value with the method's options among them, without what changes no result."""
+    """Setting -> value, including the method's options, without settings that cannot change a result."""
     options = config.get("options")
     settings = {**config, **options} if isinstance(options, dict) else dict(config)
     ignored = {*without_effect(Config), "seed", "options"}
-    method = str(config.get("method"))  # of a folder that may hold anything
+    method = str(config.get("method"))  # untrusted: may be anything
     if method in methods.MODULES:
         ignored |= {*without_effect(methods.get(method).options)}
     return {key: value for key, value in settings.items() if key not in ignored}
@@ -145,19 +145,19 @@ def _shared(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _label(groups: Sequence[Group]) -> None:
-    """The method's name; where several groups have it, also what tells them apart."""
+    """Labels each group by its method and, if several groups share it, by the settings that differ."""
     for group in groups:
         twins = [other for other in groups if other.method == group.method]
         keys = dict.fromkeys(key for twin in twins for key in twin.settings)
-        telling = [key for key in keys if len({json.dumps(t.settings.get(key), default=str) for t in twins}) > 1]
-        words = [f"{key} {as_text(group.settings[key])}" for key in telling if key in group.settings]
+        differing = [key for key in keys if len({json.dumps(t.settings.get(key), default=str) for t in twins}) > 1]
+        words = [f"{key} {as_text(group.settings[key])}" for key in differing if key in group.settings]
         if len(twins) > 1 and not group.settings:
             words = ["settings unknown"]
         group.label = ", ".join([group.method, *words])
 
 
-def _unequal(groups: Sequence[Group]) -> list[str]:
-    """What a reader must know before comparing: settings besides the method's own that differ between groups."""
+def _comparability_notes(groups: Sequence[Group]) -> list[str]:
+    """Notes on settings, other than the method's own, that differ between groups."""
     known = [group for group in groups if group.settings]
     common = set.intersection(*(set(group.settings) for group in known)) - {"method"} if known else set()
     notes = []
@@ -167,12 +167,12 @@ def _unequal(groups: Sequence[Group]) -> list[str]:
             values[as_text(group.settings[key])].append(group.label)
         if len(values) > 1:
             each = "; ".join(f"{value} in {', '.join(labels)}" for value, labels in values.items())
-            notes.append(f"Not all rows have the same {key}: {each}.")
+            notes.append(f"Groups differ in {key}: {each}.")
     return notes
 
 
 def as_text(value: Any) -> str:
-    """A setting as a person writes it."""
+    """A setting's value in readable form."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):

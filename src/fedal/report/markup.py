@@ -1,4 +1,4 @@
-"""HTML that cannot be injected into: whatever is not `Markup` already is text, and text is escaped."""
+"""HTML that is safe from injection: anything that is not `Markup` is text, and text is escaped."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fedal.records.folder import without_nan
 
 
 class Markup(str):
-    """A piece of HTML that was built here."""
+    """A piece of HTML built in this module."""
 
     __slots__ = ()
 
 
 def markup(*parts: object) -> Markup:
-    """The parts one after the other; what is not markup is escaped."""
+    """The concatenated parts; parts that are not markup are escaped."""
     return Markup("".join(part if isinstance(part, Markup) else html.escape(str(part)) for part in parts))
 
 
 def element(name: str, /, *content: object, **attributes: object) -> Markup:
-    """`element("td", 3, cls="number")`: `cls` is class, `_` in a name is a dash, None and False leave it out."""
+    """`element("td", 3, cls="number")`: `cls` means class, `_` becomes a dash, None and False omit the attribute."""
     words = ""
     for key, value in attributes.items():
         if value is None or value is False:
@@ -41,10 +41,10 @@ def table(
     cls: str = "",
     **attributes: object,
 ) -> Markup:
-    """A table in a frame of its own that scrolls sideways; the first cell of a row is its heading.
+    """A table in its own horizontally scrolling frame; the first cell of a row is its heading.
 
-    A column is a name, or a name and what stands below it. Class `stacked` shows rows as cards where it is narrow: the
-    roles keep it a table for those who hear it, and every cell knows its column.
+    A column is a name, or a name and a second line. Class `stacked` shows rows as cards on narrow screens; the ARIA
+    roles keep it a table for screen readers, and each cell carries its column's label.
     """
     heads = [markup(column) if isinstance(column, str) else _two_lines(*column) for column in columns]
     labels = [column if isinstance(column, str) else ", ".join(column) for column in columns]
@@ -78,12 +78,12 @@ def _two_lines(name: str, below: str) -> Markup:
 
 
 def _alarm(cell: object) -> str | None:
-    """What is not a number is to be seen."""
+    """The class that highlights a NaN."""
     return "bad" if "NaN" in str(cell) else None
 
 
 def definitions(pairs: Iterable[tuple[object, object]]) -> Markup:
-    """A list of terms and what they are."""
+    """A list of terms with their descriptions."""
     return element("dl", *(element("div", element("dt", term), element("dd", what)) for term, what in pairs))
 
 
@@ -96,7 +96,7 @@ def folded(summary: object, *content: object) -> Markup:
 
 
 def embedded_json(value: Any) -> Markup:
-    """JSON for a <script> element: no character in it can end that element, and what is not finite is null."""
+    """JSON for a <script> element: no character in it can end the element, and non-finite values become null."""
     text = json.dumps(without_nan(value), allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,6 +1,6 @@
-"""Every number of the report by name: of which model, on which data, averaged how, and what it says.
+"""Defines every number in the report: its model, its data, its average and its meaning.
 
-Accuracies are top-1 in evaluation mode. A measure is a column of the rows at the end of a round, or is derived here.
+Accuracies are top-1 in evaluation mode. A measure is a column of the rows at the end of a round, or derived here.
 """
 
 from __future__ import annotations
@@ -23,86 +23,86 @@ class Measure:
     data: str
     average: str
     sentence: str
-    unit: Literal["share", "points", "number"] = "share"  # a share of 1, a difference of shares, any number
+    unit: Literal["share", "points", "number"] = "share"  # a fraction, a difference of fractions, any number
 
 
-TESTS = "global test set (while training: a fixed stratified part of it)"
-UPLOADS = "the outputs on public batches that were uploaded in the round"
-OWN_TESTS = "each site's own test data, which stay there"
+TESTS = "global test set (during training: a fixed stratified part of it)"
+UPLOADS = "the outputs on public batches uploaded in the round"
+OWN_TESTS = "each site's own test data, which never leave it"
 OVER_ALL = "mean over clients, then over seeds"
 
 ACCURACY = Measure(
     "test_accuracy", "test accuracy", "each client's own", TESTS, OVER_ALL,
-    "How often the clients are right on data of all classes, whatever classes they hold themselves.",
+    "How often the clients are right on data of all classes, including classes missing from their own data.",
 )  # fmt: skip
 WORST = Measure(
     "test_accuracy_min", "worst client", "the least accurate client's", TESTS, "lowest client, then mean over seeds",
-    "What the client that is served worst gets out of the federation.",
+    "How well the federation serves its least accurate client.",
 )  # fmt: skip
 SPREAD = Measure(
-    "test_accuracy_std", "spread over clients", "each client's own", TESTS,
+    "test_accuracy_std", "std over clients", "each client's own", TESTS,
     "standard deviation over clients, then mean over seeds",
     "How unequal the clients are; 0 means that all are equally accurate.", "points",
 )  # fmt: skip
 SERVER = Measure(
     "server_test_accuracy", "server's model", "the server's", TESTS, "mean over seeds",
-    "How often the server's own model is right, where a method trains one.",
+    "How often the server's own model is right, if the method trains one.",
 )  # fmt: skip
 OWN = Measure(
-    "own_test_accuracy", "accuracy on own test data", "each site's own", OWN_TESTS,
+    "own_test_accuracy", "accuracy on local test data", "each site's own", OWN_TESTS,
     "mean over the sites that share it, then over seeds",
-    "How often the models of a deployed federation are right on data like that of their own site. The server has no "
-    "test data: how they do on each other's nobody here knows.",
+    "How often the models of a deployed federation are right on their own site's data. The server has no test data, "
+    "so accuracy across sites is unknown.",
 )  # fmt: skip
 OWN_WORST = Measure(
     "own_test_accuracy_min", "worst site", "the least accurate site's", OWN_TESTS,
     "lowest of the sites that share it, then mean over seeds",
-    "What the site that is served worst gets out of the federation, of those that share their accuracy.",
+    "How well the federation serves the least accurate of the sites that share their accuracy.",
 )  # fmt: skip
 OWN_SPREAD = Measure(
-    "own_test_accuracy_std", "spread over sites", "each site's own", OWN_TESTS,
+    "own_test_accuracy_std", "std over sites", "each site's own", OWN_TESTS,
     "standard deviation over the sites that share their accuracy, then mean over seeds",
-    "How unequal the sites are; their test data differ, too.", "points",
+    "How unequal the sites are; their test data also differ.", "points",
 )  # fmt: skip
 PARTICIPANTS = Measure(
-    "participants", "participants", "-", "the round that is recorded", "mean over seeds",
-    "How many clients took part to the end of the round; the others keep their weights and return at the next.",
+    "participants", "participants", "-", "the recorded round", "mean over seeds",
+    "How many clients completed the round; the others keep their weights and return in the next.",
     "number",
 )  # fmt: skip
 DISAGREEMENT = Measure(
     "disagreement", "disagreement", "each client's own", UPLOADS,
     "mean of KL(p_n || mean probability) in nats over clients and samples, then over seeds",
-    "How far the clients' answers are apart (the paper's zeta); 0 means that all answer alike, rightly or wrongly.",
+    "How far apart the clients' outputs are (the paper's zeta); 0 means that all agree, right or wrong.",
     "number",
 )  # fmt: skip
 DISCRIMINATOR = Measure(
     "discriminator_accuracy", "discriminator accuracy", "the server's discriminator", UPLOADS,
     "mean over outputs, before each of its steps, then over seeds",
-    "How often it names the client an output came from. At 1/N it guesses: either nothing tells the clients apart, "
-    "or it has not learned yet.",
+    "How often it identifies the client that an output came from. At 1/N it guesses: the clients' outputs are "
+    "indistinguishable, or it has not learned yet.",
 )  # fmt: skip
 ADVERSARIAL = Measure(
     "adversarial_grad_norm", "adversarial gradient", "the server's discriminator", UPLOADS,
     "mean norm per output, then mean over seeds",
-    "How hard the discriminator pulls at the outputs. The distillation gradient per output can reach 1.4; a pull of "
-    "a few thousandths changes next to nothing.", "number",
+    "How strongly the discriminator pulls on the outputs. The distillation gradient per output can reach 1.4; a pull "
+    "of a few thousandths has almost no effect.", "number",
 )  # fmt: skip
 GAIN = Measure(
-    "transfer_gain", "gain of the transfer", "each client's own", TESTS,
+    "transfer_gain", "gain from the transfer", "each client's own", TESTS,
     "accuracy after the transfer minus accuracy after the local training of the same round, mean over clients and "
     "seeds",
-    "What the knowledge of others adds in a round. Local training before it forgets about as much once the curves "
-    "are flat.", "points",
+    "What the transfer of others' knowledge adds in a round. Once the curves are flat, local training forgets about "
+    "as much.", "points",
 )  # fmt: skip
 FORGOTTEN_GLOBAL = Measure(
-    "local_change", "change by local training", "each client's own", TESTS,
+    "local_change", "change from local training", "each client's own", TESTS,
     "accuracy after the local training minus before it, mean over clients and seeds",
-    "Below 0, training on own data forgets what was learned about the others' classes.", "points",
+    "Below 0, training on its own data makes a client forget the others' classes.", "points",
 )  # fmt: skip
 FORGOTTEN_OWN = Measure(
-    "own_change", "change on own data", "each client's own", "each client's own training data",
+    "own_change", "change on private data", "each client's own", "each client's private training data",
     "accuracy after the transfer minus before it, mean over clients and seeds",
-    "Below 0, learning from others forgets what a client knew about its own data.", "points",
+    "Below 0, learning from others makes a client forget its own data.", "points",
 )  # fmt: skip
 
 CURVES: Sequence[Measure] = (
@@ -112,15 +112,15 @@ CURVES: Sequence[Measure] = (
 
 UPLOADED = Measure(
     "up_bytes", "uploaded", "-", "payload of all messages to the server", "per client, mean over clients and seeds",
-    "What a client sends in the whole run, without the frame around messages.", "number",
+    "Bytes that a client sends in the whole run, without protocol overhead.", "number",
 )  # fmt: skip
 DOWNLOADED = Measure(
     "down_bytes", "downloaded", "-", "payload of all messages to the clients",
-    "per client, mean over clients and seeds", "What a client receives in the whole run.", "number",
+    "per client, mean over clients and seeds", "Bytes that a client receives in the whole run.", "number",
 )  # fmt: skip
 TIME = Measure(
     "seconds", "time", "-", "the whole run, evaluations included", "wall-clock, mean over seeds",
-    "How long the simulation took on its machine; runs that were played side by side slowed each other down.",
+    "How long the simulation took on its machine; runs in parallel slow each other down.",
     "number",
 )  # fmt: skip
 

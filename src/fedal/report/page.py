@@ -1,4 +1,4 @@
-"""One self-contained HTML file: no network, no library, and no text of a run folder that is not escaped."""
+"""Writes one self-contained HTML file: no network, no libraries, and every text from a run folder is escaped."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from fedal.report.sections import (
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
-    """Reads the folders and writes the page (by default into the first of them); gives its path and the warnings."""
+    """Reads the folders and writes the page (by default into the first of them); returns its path and the warnings."""
     found = overview(collect(folders))
     path = out or folders[0] / "report.html"
     if not path.parent.is_dir():
-        raise ConfigError(f"{path.parent}: there is no such folder. Choose another --out.")
+        raise ConfigError(f"{path.parent}: no such folder. Choose another --out.")
     names = ", ".join(clean(folder.resolve().name) for folder in folders)
     write_atomically(path, render(found, names).encode())
     return path, found.problems
@@ -73,7 +73,7 @@ def _warned(found: Overview) -> Markup:
         return markup()
     n = len(found.problems)
     link = element("a", f"{n} warning{'s' * (n > 1)}", href="#warnings")
-    return element("p", link, ": read before you believe a number.", cls="alert")
+    return element("p", link, ": read before you trust a number.", cls="alert")
 
 
 def _section(name: str, title: str, content: Markup) -> Markup:
@@ -86,23 +86,23 @@ def _sections(found: Overview) -> list[tuple[str, str, Markup]]:
         ("result", "Result", result.section(found)),
         ("run", "What was run", setup.what_was_run(found)),
         ("curves", "Curves", curves.section(found)),
-        ("target", "Way to a target", target.section(found)),
+        ("target", "Time to target accuracy", target.section(found)),
         ("differences", "Differences", differences.section(found)),
         ("clients", "Clients", clients.section(found)),
         *([("participation", "Participation", participation.section(found))] if participation.has_news(found) else []),
         ("discriminator", "Discriminator", discriminator.section(found)),
         ("data-of-clients", "Clients' data", data.section(found)),
         ("outputs", "Output matrix", outputs.section(found)),
-        ("wire", "The wire", wire.section(found)),
+        ("wire", "Messages", wire.section(found)),
         ("settings", "Settings", setup.settings(found)),
-        ("meanings", "Meanings", reading.meanings(found)),
+        ("meanings", "Definitions", reading.meanings(found)),
     ]
     warnings = ("warnings", "Warnings", reading.warnings(found))
     return [warnings, *parts] if found.problems else [*parts, warnings]
 
 
 def chart_data(found: Overview) -> dict[str, Any]:
-    """What charts.js draws: numbers, and cells of the tables that switch."""
+    """The data for charts.js: numbers, and the cells of the interactive tables."""
     groups = []
     for group in found.groups:
         values = clients.values(found, group)

@@ -1,4 +1,4 @@
-"""The rows of run folders for TensorBoard: one run per folder, every number of a row under its phase."""
+"""Exports the rows of run folders to TensorBoard: one run per folder, every number of a row under its phase."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ NOT_PLOTTED = ("round", "iteration", "final", "test_samples")
 
 
 def mirror(folders: Sequence[Path], logs: Path) -> int:
-    """Writes event files below `logs`, steps in iterations, times in seconds of the run; gives how many runs."""
+    """Writes event files below `logs`, with steps in iterations and times in seconds; returns the number of runs."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise FedalError(
-            "--tensorboard needs the package tensorboard. Type: pip install 'fedal[tensorboard]'"
-        ) from None
+        raise FedalError("--tensorboard needs the package tensorboard. Run: pip install 'fedal[tensorboard]'") from None
 
     records = collect(folders).records
     for index, record in enumerate(records):
@@ -32,7 +30,7 @@ def mirror(folders: Sequence[Path], logs: Path) -> int:
 
 
 def safe_name(text: str) -> str:
-    """A name from a run folder as a part of a path: it leads nowhere else."""
+    """A name from a run folder, made safe as a single component of a path."""
     return re.sub(r"[^A-Za-z0-9_+]+", "-", text)[:60] or "unnamed"
 
 

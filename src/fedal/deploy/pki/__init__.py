@@ -1,1 +1,1 @@
-"""Who is who in a deployment: the authority, enrolment of sites, and the identities that TLS checks."""
+"""Identities in a deployment: the certificate authority (CA), enrolment of sites, and the server's TLS identity."""

@@ -1,8 +1,8 @@
-"""A private certificate authority for one federation: the server's certificate and one for each site.
+"""A private certificate authority (CA) for one federation: it issues the server's certificate and one for each site.
 
-A site is its certificate: the name is in it as `fedal://FEDERATION/SITE`, signed by the federation's own authority. An
-invitation is the folder that a site is handed: authority, certificate, key, and what it must not learn from the server
-itself: the name of the federation and the hash of the public set. With `enrolment` a site makes its key itself.
+A certificate identifies a site: it holds the name `fedal://FEDERATION/SITE`, signed by the federation's own CA. An
+invitation is the folder that a site receives: CA certificate, certificate, key, and two facts that must not come from
+the server: the federation's name and the hash of the public set. With `enrolment` a site creates its own key.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from fedal.records.folder import write_json
 DAYS = 90
 AUTHORITY_DAYS = 3650
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-OPERATOR = "operator"  # may ask for the status, is no site
+OPERATOR = "operator"  # may request the status, but is not a site
 PEMS = ("ca.pem", "cert.pem", "key.pem")
 REVOKED = "crl.pem"
 ISSUED = "issued.jsonl"
-REQUEST = "request.json"  # of a site that enrols
-TAKEN = ("server", "tokens")  # folders of the authority
+REQUEST = "request.json"  # written by a site that enrols
+TAKEN = ("server", "tokens")  # folders that the CA itself uses
 WARN_DAYS = 14
 
 
@@ -46,19 +46,19 @@ class Pems(NamedTuple):
 
 @dataclass(frozen=True)
 class Invitation:
-    """All that a site needs besides its own model and data."""
+    """Everything a site needs besides its own model and data."""
 
     federation: str
     site: str
     public_sha256: str | None
-    first: Pems  # as they were when it was read
+    first: Pems  # as first read
     folder: Path | None = None
 
     def pems(self) -> Pems:
-        """As they are in the folder now, so that a renewed certificate is used from the next connection on."""
+        """The current files in the folder, so that the next connection uses a renewed certificate."""
         try:
             return self.first if self.folder is None else read_pems(self.folder)
-        except ConfigError:  # perhaps a copy under way
+        except ConfigError:  # perhaps a copy is in progress
             return self.first
 
 
@@ -67,10 +67,13 @@ def identity_uri(federation: str, site: str) -> str:
 
 
 def init(folder: Path, federation: str) -> None:
-    """Makes the authority of a federation; refuses to overwrite one."""
+    """Creates the CA of a federation; refuses to overwrite one."""
     _refuse_bad_name(federation, "federation")
     if (folder / "ca.key").exists():
-        raise ConfigError(f"{folder} holds an authority already. Choose another --out; overwriting it would void it.")
+        raise ConfigError(
+            f"{folder} already holds a certificate authority; overwriting it would void its certificates. "
+            "Choose another --out."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedal {federation}")])
@@ -95,13 +98,13 @@ def init(folder: Path, federation: str) -> None:
 
 
 def issue_server(folder: Path, hosts: list[str], days: int = DAYS) -> Path:
-    """The server's certificate for these host names and addresses, in `folder/server`."""
+    """Issues the server's certificate for these host names and addresses, in `folder/server`."""
     names: list[x509.GeneralName] = [_host(host) for host in hosts]
     return _issue(folder, "server", names, ExtendedKeyUsageOID.SERVER_AUTH, days)
 
 
 def issue_client(folder: Path, site: str, public_sha256: str | None, days: int = DAYS) -> Path:
-    """The invitation of a site, in `folder/SITE`."""
+    """Creates the invitation of a site, in `folder/SITE`."""
     refuse_bad_invitation(site, public_sha256)
     federation = federation_of(folder)
     out = _issue(folder, site, [_uri(federation, site)], ExtendedKeyUsageOID.CLIENT_AUTH, days)
@@ -110,7 +113,7 @@ def issue_client(folder: Path, site: str, public_sha256: str | None, days: int =
 
 
 def sign_site(folder: Path, site: str, key: ec.EllipticCurvePublicKey, days: int) -> x509.Certificate:
-    """The certificate of a site that has made its key itself."""
+    """Issues a certificate to a site that created its own key."""
     names: list[x509.GeneralName] = [_uri(federation_of(folder), site)]
     return _sign(folder, site, key, names, ExtendedKeyUsageOID.CLIENT_AUTH, days)
 
@@ -118,13 +121,15 @@ def sign_site(folder: Path, site: str, key: ec.EllipticCurvePublicKey, days: int
 def refuse_bad_invitation(site: str, public_sha256: str | None) -> None:
     _refuse_bad_name(site, "site")
     if site in TAKEN:
-        raise ConfigError(f'a site cannot be called "{site}": that folder holds something else.')
+        raise ConfigError(f'a site cannot be called "{site}": the certificate authority uses that folder itself.')
     if public_sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", public_sha256):
         raise ConfigError(f"public set {public_sha256!r}: expected the 64 hexadecimal digits of its sha256.")
 
 
 def federation_of(folder: Path) -> str:
-    return str(read_json(folder / "federation.json", "Make an authority with `fedal certs init`.")["federation"])
+    return str(
+        read_json(folder / "federation.json", "Create a certificate authority with `fedal certs init`.")["federation"]
+    )
 
 
 def read_invitation(folder: Path) -> Invitation:
@@ -140,9 +145,9 @@ def read_pem(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        advice = "`fedal certs` makes such files."
+        advice = "`fedal certs` creates it."
         if path.name == "cert.pem" and path.with_name(REQUEST).exists():
-            advice = f"Send {path.with_name(REQUEST)} to the operator and put the certificate that comes back here."
+            advice = f"Send {path.with_name(REQUEST)} to the operator and save the certificate you receive here."
         raise ConfigError(f"{path}: cannot be read ({error.strerror}). {advice}") from None
 
 
@@ -151,15 +156,15 @@ def read_pems(folder: Path) -> Pems:
 
 
 def check_pems(pems: Pems, folder: Path) -> str:
-    """Refuses what cannot be used: no certificates, a key of another one, not valid today. Gives a warning or ""."""
+    """Refuses unusable files: not a certificate, a mismatched key, not valid today. Returns a warning or ""."""
     try:
         x509.load_pem_x509_certificate(pems.authority)
         certificate = x509.load_pem_x509_certificate(pems.certificate)
         key = serialization.load_pem_private_key(pems.key, password=None)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{folder}: not what `fedal certs` makes ({error}). Copy the folder again.") from None
+        raise ConfigError(f"{folder}: not made by `fedal certs` ({error}). Copy the folder again.") from None
     if key.public_key() != certificate.public_key():
-        raise ConfigError(f"{folder}: key.pem does not belong to cert.pem. Copy the folder again.")
+        raise ConfigError(f"{folder}: key.pem does not match cert.pem. Copy the folder again.")
     now, end = datetime.now(UTC), certificate.not_valid_after_utc
     if not certificate.not_valid_before_utc <= now <= end:
         raise ConfigError(
@@ -171,14 +176,14 @@ def check_pems(pems: Pems, folder: Path) -> str:
 
 
 def revoke(folder: Path, name: str) -> list[int]:
-    """Every certificate made for this name so far is no longer good; the signed list goes into `folder/server`."""
+    """Revokes every certificate issued for this name, and writes the signed list to `folder/server`."""
     authority, key = _authority(folder)
     revoked, serials = _revocations(folder / REVOKED), serials_of(folder, name)
     if not serials:
-        raise ConfigError(f"{folder}: no certificate was made for {name!r}.")
+        raise ConfigError(f"{folder}: no certificate was issued for {name!r}.")
     now = datetime.now(UTC)
     builder = x509.CertificateRevocationListBuilder().issuer_name(authority.subject).last_update(now)
-    builder = builder.next_update(authority.not_valid_after_utc)  # it counts until a newer list is there
+    builder = builder.next_update(authority.not_valid_after_utc)  # valid until a newer list replaces it
     for serial in sorted({*revoked, *serials}):
         entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
         builder = builder.add_revoked_certificate(entry)
@@ -190,7 +195,7 @@ def revoke(folder: Path, name: str) -> list[int]:
 
 
 def revoked_serials(path: Path, authority: bytes) -> frozenset[int]:
-    """The numbers in a list that this authority has signed; none without a list."""
+    """The serial numbers in a list that this CA has signed; empty without a list."""
     signer = x509.load_pem_x509_certificate(authority).public_key()
     return frozenset(_revocations(path, signer))
 
@@ -201,14 +206,14 @@ def _revocations(path: Path, signer: Any = None) -> list[int]:
     try:
         found = x509.load_pem_x509_crl(path.read_bytes())
         if signer is not None and not found.is_signature_valid(signer):
-            raise ValueError("its signature is not of this authority")
+            raise ValueError("its signature is not from this certificate authority")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not a list that `fedal certs revoke` made ({error}).") from None
     return [entry.serial_number for entry in found]
 
 
 def serials_of(folder: Path, name: str) -> list[int]:
-    """Of every certificate made for this name. A torn line is of one that nobody got."""
+    """The serial numbers of all certificates issued for this name. A torn line belongs to one that was never sent."""
     path = folder / ISSUED
     rows = []
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -236,7 +241,7 @@ def _sign(
     purpose: x509.ObjectIdentifier,
     days: int,
 ) -> x509.Certificate:
-    """A certificate for this key, noted down before anybody gets it: what is not in the list cannot be revoked."""
+    """A certificate for this key, recorded before it is handed out: a certificate not on record cannot be revoked."""
     authority, authority_key = _authority(folder)
     now = datetime.now(UTC)
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
@@ -255,9 +260,9 @@ def _sign(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    # JSON would round numbers of the size of a serial
+    # as text: many JSON readers would round numbers of this size
     row = {"name": name, "serial": str(certificate.serial_number), "until": f"{certificate.not_valid_after_utc}"}
-    append(folder / ISSUED, f"\n{json.dumps(row)}\n".encode())  # on a line of its own also after a torn one
+    append(folder / ISSUED, f"\n{json.dumps(row)}\n".encode())  # starts a new line even after a torn one
     return certificate
 
 
@@ -265,7 +270,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     try:
         return x509.load_pem_x509_certificate(read_pem(folder / "ca.pem")), read_key(folder / "ca.key")
     except ValueError as error:
-        raise ConfigError(f"{folder}: the authority cannot be read ({error}).") from None
+        raise ConfigError(f"{folder}: cannot read the certificate authority ({error}).") from None
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -274,7 +279,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path}: cannot be read as a key ({error}).") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{path}: not a key that `fedal certs` made.")
+        raise ConfigError(f"{path}: not a key made by `fedal certs`.")
     return key
 
 
@@ -297,7 +302,7 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Readable by its owner alone from the first byte on; when it can not be written, an older one stays."""
+    """Writes a file that only its owner can read, from the first byte. If writing fails, the older file stays."""
     with replacing(path) as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(content)
@@ -309,9 +314,9 @@ def read_json(path: Path, advice: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}). {advice}") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: is not JSON ({error}). {advice}") from None
+        raise ConfigError(f"{path}: not JSON ({error}). {advice}") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a table. {advice}")
+        raise ConfigError(f"{path}: expected a JSON object. {advice}")
     return content
 
 

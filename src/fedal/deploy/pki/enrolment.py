@@ -1,10 +1,10 @@
-"""Enrolment with one-time tokens: a site makes its own key, and nobody else ever holds it.
+"""Enrolment with one-time tokens: a site creates its own key and never shares it.
 
-The operator hands a site a token; the site answers with a request, which is its public key and a proof that it knows
-the token's secret; the operator spends the token on a certificate for that key. All three are files, so that the
-authority's key stays on a machine without a network. Only the token must travel unseen: a request can not be turned
-into one for another key without the secret, and a certificate is public. Who steals a token can spend it once, and the
-site notices, because its own request is refused then.
+The operator gives a site a token. The site answers with a request: its public key and a proof that it has the token's
+secret. The operator spends the token on a certificate for that key. All three are files, so that the CA's key can stay
+on a machine without a network. Only the token is confidential: without its secret, a request cannot be rewritten for
+another key, and a certificate is public. A thief can spend a token once, and the site notices, because its own request
+is then refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ASK = "Ask the operator for a new token."
 
 @dataclass(frozen=True)
 class Token:
-    """What a site is handed: all of an invitation but key and certificate."""
+    """The operator's token for a site: an invitation without key and certificate, plus the secret."""
 
     federation: str
     site: str
@@ -50,9 +50,9 @@ class Token:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the operator remembers of it, in a file named after site and number; its suffix says whether it is spent.
+    """The operator's record of a token, in a file named after site and number; the suffix marks a spent token.
 
-    So whatever is in such a file, a site can be revoked and get a new token.
+    So a site can be revoked and get a new token even if the file is damaged.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class Entry:
 def make_token(
     folder: Path, site: str, public_sha256: str | None, hours: float = HOURS, days: int = certs.DAYS
 ) -> Path:
-    """A token for this site in `folder/SITE.token`, good for one certificate. An older one is void."""
+    """Creates a token in `folder/SITE.token`, valid for one certificate. Voids the site's older tokens."""
     certs.refuse_bad_invitation(site, public_sha256)
     federation, authority = certs.federation_of(folder), certs.read_pem(folder / "ca.pem").decode()
     token = Token(federation, site, public_sha256, authority, secrets.token_hex(16), secrets.token_hex(32))
@@ -83,9 +83,9 @@ def make_token(
 
 
 def make_request(token_file: Path, out: Path | None = None) -> Path:
-    """At the site: a key of its own and the request for a certificate, in the folder that becomes its invitation.
+    """At the site: creates a key and a certificate request, in the folder that becomes its invitation.
 
-    A key that is there already is kept: then this renews, and a running site is not disturbed.
+    An existing key is kept, so the request renews its certificate without disturbing a running site.
     """
     token = _read_token(token_file)
     out = out or Path(token.site)
@@ -107,25 +107,27 @@ def make_request(token_file: Path, out: Path | None = None) -> Path:
 
 
 def enrol(folder: Path, request_file: Path) -> tuple[str, Path]:
-    """The site's name and its certificate, in `folder/SITE.cert.pem`; the token is spent.
+    """Spends the token; returns the site's name and its certificate, `folder/SITE.cert.pem`.
 
-    It is spent before the certificate is written: a crash in between costs a new token, never a second certificate.
+    The token is spent before the certificate is written: a crash in between costs a token, never a second certificate.
     """
     request = certs.read_json(request_file, f"Ask the site for the {REQUEST} of `fedal certs request`.")
     number, pem, proof = (request.get(key) for key in ("number", "request", "proof"))
     if not (isinstance(number, str) and isinstance(pem, str) and isinstance(proof, str) and NUMBER.fullmatch(number)):
-        raise ConfigError(f"{request_file}: expected the texts number, request and proof. Ask the site for it again.")
+        raise ConfigError(
+            f"{request_file}: expected the strings number, request and proof. Ask the site to send it again."
+        )
     entry = _entry(folder, number, request_file)
     if not hmac.compare_digest(proof.encode(), _proof(entry.secret, pem.encode()).encode()):
         raise ConfigError(
-            f"{request_file}: whoever made it does not know the secret of the token for {entry.site}, or it was "
-            "changed on the way. The token is still good. Ask the site for its request again."
+            f"{request_file}: it was not made with the token for {entry.site}, or it was changed in transit. "
+            "The token is still valid. Ask the site to send its request again."
         )
     if time.time() > entry.until:
         end = time.strftime("%Y-%m-%d %H:%M", time.gmtime(entry.until))
         raise ConfigError(
-            f"{request_file}: the token for {entry.site} was good until {end} UTC. "
-            f"Make a new one: fedal certs token {entry.site}"
+            f"{request_file}: the token for {entry.site} expired at {end} UTC. "
+            f"Create a new one: fedal certs token {entry.site}"
         )
     key = _requested_key(pem, request_file)
     _spend(entry.path, request_file)
@@ -136,11 +138,11 @@ def enrol(folder: Path, request_file: Path) -> tuple[str, Path]:
 
 
 def void_tokens(folder: Path, site: str) -> int:
-    """No open token for this site is good any more; how many there were."""
-    opened = [*(folder / LEDGER).glob(f"{site}.*.json")]
-    for path in opened:
+    """Voids all unused tokens of this site; returns how many there were."""
+    unused = [*(folder / LEDGER).glob(f"{site}.*.json")]
+    for path in unused:
         _spend(path, path)
-    return len(opened)
+    return len(unused)
 
 
 def _read_token(path: Path) -> Token:
@@ -148,13 +150,13 @@ def _read_token(path: Path) -> Token:
     names = set(Token.__dataclass_fields__)
     texts = all(isinstance(found.get(name), str) for name in names - {"public_sha256"})
     if set(found) != names or not texts:
-        raise ConfigError(f"{path}: not a token that `fedal certs token` made. {ASK}")
+        raise ConfigError(f"{path}: not a token made by `fedal certs token`. {ASK}")
     token = Token(**found)
     certs.refuse_bad_invitation(token.site, token.public_sha256)
     try:
         x509.load_pem_x509_certificate(token.authority.encode())
     except ValueError as error:
-        raise ConfigError(f"{path}: its authority is no certificate ({error}). {ASK}") from None
+        raise ConfigError(f"{path}: the CA certificate in it cannot be read ({error}). {ASK}") from None
     return token
 
 
@@ -171,14 +173,16 @@ def _refuse_other_invitation(out: Path, content: dict[str, Any]) -> None:
 
 
 def _entry(folder: Path, number: str, request_file: Path) -> Entry:
-    certs.federation_of(folder)  # says so when this is no authority
+    certs.federation_of(folder)  # raises if the folder holds no CA
     found = [*(folder / LEDGER).glob(f"*.{number}.*")]
     if not found:
-        raise ConfigError(f"{request_file}: {folder} never made that token. Is it for another authority (--out)?")
+        raise ConfigError(
+            f"{request_file}: {folder} did not make its token. Is it for another certificate authority (--out)?"
+        )
     path = found[0]
     if path.suffix == SPENT:
         raise _already_spent(path, request_file)
-    advice = f"Make a new one: fedal certs token {_site_of(path)}"
+    advice = f"Create a new one: fedal certs token {_site_of(path)}"
     content = certs.read_json(path, advice)
     try:
         return Entry(path, str(content["secret"]), float(content["until"]), int(content["days"]))
@@ -191,7 +195,7 @@ def _site_of(path: Path) -> str:
 
 
 def _spend(path: Path, request_file: Path) -> None:
-    """One rename: of two that try at the same time, one finds nothing to rename."""
+    """Spends a token by a single rename: of two concurrent attempts, only one succeeds."""
     try:
         os.rename(path, path.with_suffix(SPENT))
     except FileNotFoundError:
@@ -202,24 +206,24 @@ def _spend(path: Path, request_file: Path) -> None:
 def _already_spent(path: Path, request_file: Path) -> ConfigError:
     site = _site_of(path)
     return ConfigError(
-        f"{request_file}: its token for {site} was spent or voided before; a token is good for one certificate. If "
-        f"{path.parent.parent / f'{site}.cert.pem'} is not of that site's own request, somebody else has its token: "
-        f"fedal certs revoke {site}. Make a new one: fedal certs token {site}"
+        f"{request_file}: its token for {site} is already spent or void; a token is valid for one certificate. If "
+        f"{path.parent.parent / f'{site}.cert.pem'} is not for the site's own key, the token was stolen: "
+        f"fedal certs revoke {site}. Create a new one: fedal certs token {site}"
     )
 
 
 def _requested_key(pem: str, request_file: Path) -> ec.EllipticCurvePublicKey:
-    """The key to be certified, whose owner has signed; whatever else the request says counts for nothing."""
+    """The public key in the request, whose owner signed it. All other content is ignored."""
     try:
         asked = x509.load_pem_x509_csr(pem.encode())
         key = asked.public_key()
         signed = asked.is_signature_valid
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{request_file}: no request for a certificate ({error}).") from None
+        raise ConfigError(f"{request_file}: not a certificate request ({error}).") from None
     if not signed or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.key_size < 256:
         raise ConfigError(
-            f"{request_file}: expected an elliptic key of 256 bits or more, and its signature. "
-            "`fedal certs request` makes such a request."
+            f"{request_file}: expected a signed elliptic-curve key of at least 256 bits. "
+            "Create the request with `fedal certs request`."
         )
     return key
 

@@ -1,6 +1,6 @@
-"""What a server shows of itself, and which certificates it no longer believes: files, read again when they change.
+"""The server's certificate and its list of revoked certificates, reread when the files change.
 
-So certificates are renewed and revoked without a restart. A file that cannot be used leaves the one before in force.
+So certificates can be renewed and revoked without a restart. If a new file is unusable, the previous one stays valid.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ServerIdentity:
 
     def __init__(self, folder: Path, log: Log) -> None:
         self._folder, self._log = folder, log
-        self._list = os.path.join(folder, REVOKED)  # asked for at every message: made once, and not by pathlib
+        self._list = os.path.join(folder, REVOKED)  # checked at every message: built once, without pathlib
         self._pems = read_pems(folder)
         if warning := check_pems(self._pems, folder):
             log("warning", text=f"{warning}.")
@@ -44,20 +44,20 @@ class ServerIdentity:
                 self._revoked = revoked_serials(self._folder / REVOKED, self._pems.authority)
                 self._log("revocations", count=len(self._revoked))
             except ConfigError as error:
-                self._log("warning", text=f"{error} The list from before stays in force.")
+                self._log("warning", text=f"{error} The previous list stays in force.")
         if serial in self._revoked:
             raise Refused(Code.REVOKED, "the operator has revoked this certificate. Ask for a new invitation.")
 
     def _renewed(self) -> Pems | None:
-        """Asked at every handshake: the files if they have changed."""
+        """The files if they have changed; called at every handshake."""
         found = self._versions()
         if found == self._pem_versions:
             return None
         try:
             pems = read_pems(self._folder)
             check_pems(pems, self._folder)
-        except ConfigError as error:  # perhaps a copy under way: the next handshake looks again
-            self._log("warning", text=f"{error} The certificate from before stays in force.")
+        except ConfigError as error:  # perhaps a copy is in progress: the next handshake retries
+            self._log("warning", text=f"{error} The previous certificate stays in force.")
             return None
         self._pems, self._pem_versions = pems, found
         self._log("certificate renewed")
@@ -72,7 +72,7 @@ def serial_of(certificate: bytes) -> int:
 
 
 def _version(path: str) -> Version | None:
-    if not os.access(path, os.F_OK):  # mostly so of the list, which is asked for at every message: no exception is made
+    if not os.access(path, os.F_OK):  # the usual case for the list, checked at every message: avoids an exception
         return None
     try:
         found = os.stat(path)

@@ -1,1 +1,1 @@
-"""One file per section of the page: `section(overview)` is its content."""
+"""One file per section of the page; `section(overview)` returns its content."""

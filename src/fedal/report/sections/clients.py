@@ -1,4 +1,4 @@
-"""How accuracy is spread over clients, and who is worst."""
+"""The distribution of accuracy over clients, and the worst client."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedal.report.markup import Markup, element, markup, table
 
 def section(overview: Overview) -> Markup:
     text = (
-        "One dot per client and seed; the box holds the middle half, its line is the median. A client of another "
-        "seed has other data, even under the same name."
+        "One dot per client and seed; the box spans the middle half, its line is the median. Clients with the same "
+        "name have different data in different seeds."
     )
-    plot = element("div", id="client-plot", role="img", aria_label="Accuracy of single clients; the table below "
+    plot = element("div", id="client-plot", role="img", aria_label="Accuracy of individual clients; the table below "
                    "holds the numbers")  # fmt: skip
     chart = element("figure", element("figcaption", element("p", text)), plot, cls="chart wide")
     return markup(chart, _table(overview))
@@ -43,8 +43,8 @@ def _table(overview: Overview) -> Markup:
         five = distribution([value for value, _ in values(overview, group)])
         cells = [*(share(value, 3) for value in five), _worst(group, overview.accuracy.key)] if five else [NONE] * 6
         rows.append([overview.named(group), *cells])
-    caption = f"Final {overview.accuracy.name} of single clients, all seeds together"
-    columns = ["method", "lowest", "quarter", "median", "three quarters", "highest", "the lowest is"]
+    caption = f"Final {overview.accuracy.name} of individual clients, all seeds together"
+    columns = ["method", "lowest", "25%", "median", "75%", "highest", "lowest client"]
     return table(caption, columns, rows, name="Clients", cls="numbers stacked")
 
 

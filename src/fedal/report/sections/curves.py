@@ -1,4 +1,4 @@
-"""Every measure along the runs, as charts that charts.js draws and as tables."""
+"""Every measure over the course of the runs, as charts (drawn by charts.js) and as tables."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def section(overview: Overview) -> Markup:
         for index, group in enumerate(overview.groups)
     ]
     seeds = max(len(group.records) for group in overview.groups)
-    band = "The band goes from the lowest to the highest seed. " if seeds > 1 else ""
+    band = "Band: lowest to highest seed. " if seeds > 1 else ""
     text = (
-        f"Line: mean over seeds. {band}Point at a chart, or focus it and use the arrow keys, to read values. "
-        "Seconds and bytes (of all clients together) are means over seeds; a method that uploads nothing is a dashed "
+        f"Line: mean over seeds. {band}To read values, hover over a chart, or focus it and use the arrow keys. "
+        "Seconds and bytes (all clients together) are means over seeds. A method that uploads nothing is a dashed "
         "line at its last value."
     )
     controls = element(
-        "div", element("fieldset", element("legend", "Against"), *radios),
+        "div", element("fieldset", element("legend", "Horizontal axis"), *radios),
         element("div", *legend, cls="legend", role="group", aria_label="Show or hide methods"), cls="controls",
     )  # fmt: skip
     missing = element("noscript", element("p", "The curves need JavaScript; the tables below hold the same numbers."))
@@ -37,7 +37,7 @@ def section(overview: Overview) -> Markup:
 def _charts(overview: Overview) -> Markup:
     shown = [m for m in CURVES if overview.shows(m) and any(group.curve(m.key) for group in overview.groups)]
     if not shown:
-        return element("p", "No evaluation is recorded yet.")
+        return element("p", "No evaluation has been recorded yet.")
     return element(
         "div", *(_chart(overview, measure, wide=measure is overview.accuracy) for measure in shown), cls="charts"
     )
@@ -52,14 +52,14 @@ def _chart(overview: Overview, measure: Measure, *, wide: bool) -> Markup:
 
 
 def _curve_table(overview: Overview, measure: Measure) -> Markup:
-    """The same numbers for those who do not see the curves."""
+    """The same numbers as a table, for readers who cannot see the curves."""
     points = {group.label: {point.iteration: point for point in group.curve(measure.key)} for group in overview.groups}
     points = {label: found for label, found in points.items() if found}
     rows = []
     for iteration in sorted({iteration for found in points.values() for iteration in found}):
         cells = [found.get(iteration) for found in points.values()]
         rows.append([f"{iteration:g}", *(NONE if cell is None else _show_point(cell) for cell in cells)])
-    caption = f"{measure.name}: mean over seeds (lowest to highest seed) after so many iterations"
+    caption = f"{measure.name} by iterations: mean over seeds (lowest to highest seed)"
     return folded("These numbers as a table", table(caption, ["iterations", *points], rows, name=measure.name))
 
 

@@ -1,4 +1,4 @@
-"""Who holds what: samples by client and class, for every division that occurs."""
+"""The clients' data: samples by client and class, for each distinct partition."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fedal.report.markup import Markup, element, markup, table
 
 
 def section(overview: Overview) -> Markup:
-    divisions: dict[str, tuple[Record, list[str]]] = {}
+    partitions: dict[str, tuple[Record, list[str]]] = {}
     for group in overview.groups:
         for record in group.records:
             if record.class_counts:
                 key = str((record.clients, record.class_counts))
-                divisions.setdefault(key, (record, []))[1].append(f"{group.label}, seed {record.seed}")
+                partitions.setdefault(key, (record, []))[1].append(f"{group.label}, seed {record.seed}")
     if overview.only_servers:
-        return element("p", "The sites keep their data: the server does not know what they hold.")
-    if not divisions:
+        return element("p", "The sites keep their data, so the server has no information about them.")
+    if not partitions:
         return element("p", "No partition.npz could be read, so the clients' data cannot be shown.")
     parts = []
-    for index, (record, users) in enumerate(divisions.values()):
-        title = f"Division {index + 1} of {len(divisions)}: {_used_by(overview, record, users)}"
+    for index, (record, users) in enumerate(partitions.values()):
+        title = f"Partition {index + 1} of {len(partitions)}: {_used_by(overview, record, users)}"
         body = _counts_table(record, title)
         parts.append(element("details", element("summary", title), body, open=index == 0))
     return markup(*parts)
@@ -41,7 +41,7 @@ def _counts_table(record: Record, title: str) -> Markup:
         for client, counts in zip(record.clients, record.class_counts, strict=True)
     ]
     columns = ["client", *(f"class {k}" for k in range(len(record.class_counts[0]) if rows else 0)), "all"]
-    caption = "Private samples of each client by class; the area of a disc is the number beside it"
+    caption = "Private samples of each client by class; a disc's area shows the number next to it"
     return table(caption, columns, rows, name=title, cls="bubbles")
 
 

@@ -1,4 +1,4 @@
-"""Each group against a baseline, seed by seed."""
+"""Differences of each group from a baseline, paired by seed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ def section(overview: Overview) -> Markup:
     options = [element("option", group.label, value=index) for index, group in enumerate(overview.groups)]
     seeds = min((len(group.finished) for group in overview.groups), default=0)
     text = (
-        "Runs of one seed share the division of the data, so they are compared seed by seed. The p values are not "
-        "corrected for the number of comparisons. "
+        "Runs with the same seed share the data partition, so differences are paired by seed. The p-values are not "
+        "corrected for multiple comparisons. "
     )
     if seeds < 5:
         text += (
-            f"With {seeds} finished seed{'s' * (seeds != 1)} the test sees only differences that are large against the "
-            "spread: an interval around 0 means that more seeds are needed, not that the methods are equal."
+            f"With {seeds} finished seed{'s' * (seeds != 1)} the test detects only differences that are large compared "
+            "with the standard deviation: an interval around 0 means that more seeds are needed, not that the methods "
+            "are equal."
         )
     choice = element("div", element("label", "Baseline", for_="baseline"), element("select", *options, id="baseline"),
                      cls="controls")  # fmt: skip
@@ -25,7 +26,7 @@ def section(overview: Overview) -> Markup:
 
 
 def difference_rows(overview: Overview) -> list[list[list[str]]]:
-    """For every group as the baseline the cells of the table, group by group."""
+    """The table's cells, group by group, for each choice of baseline."""
     return [[_difference_row(overview, group, base) for group in overview.groups] for base in overview.groups]
 
 
@@ -38,7 +39,7 @@ def _difference_row(overview: Overview, group: Group, baseline: Group) -> list[s
 
 def _table(overview: Overview) -> Markup:
     rows = difference_rows(overview)[0]
-    columns = ["method", "seeds in common", "mean difference", "95% interval", "p", "the method is"]
+    columns = ["method", "seeds in common", "mean difference", "95% interval", "p", "verdict"]
     body = [[overview.named(group), *cells] for group, cells in zip(overview.groups, rows, strict=True)]
-    caption = f"Difference of the final {overview.accuracy.name} to the baseline, seed by seed (Student's paired test)"
+    caption = f"Difference of the final {overview.accuracy.name} from the baseline, paired by seed (paired t-test)"
     return table(caption, columns, body, name="Paired differences", id="difference-table", cls="numbers stacked")

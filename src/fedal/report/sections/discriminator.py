@@ -1,4 +1,4 @@
-"""What FedAL's numbers rest on: is there a discriminator that pulls?"""
+"""Whether FedAL's discriminator has learned, and whether its gradient has an effect."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _pull(group: Group) -> str:
     words = f"Discriminator accuracy {share(accuracy, 3)} (chance {chance:.3f}), adversarial gradient {short(norm)}. "
     if accuracy < 1.5 * chance and norm < 0.02:
         words += (
-            "It guesses and hardly pulls: what this method reached, it reached without much help of the adversarial "
-            "term. A higher discriminator_lr makes it learn faster."
+            "It guesses and hardly pulls: this result owes little to the adversarial term. A higher discriminator_lr "
+            "makes it learn faster."
         )
     elif accuracy < 1.5 * chance:
-        words += "It guesses, but it pulls: the clients' answers have become hard to tell apart."
+        words += "It guesses, but it pulls: the clients' outputs have become hard to tell apart."
     else:
         words += "It tells the clients apart, so the adversarial term carries information."
     found = {record.seed: record.analysis.get("equilibrium") for record in group.records}

@@ -1,4 +1,4 @@
-"""Mean output probabilities of every client on samples of one class, where a run folder holds them."""
+"""Mean output probabilities of every client on samples of one class, if a run folder holds them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def section(overview: Overview) -> Markup:
                 parts.append(_matrix(title, record, rows))
     if parts:
         return markup(*parts)
-    text = "Not available: no run here has an analysis/output-matrix.json with its clients' mean outputs."
+    text = "Not available: no run has an analysis/output-matrix.json with its clients' mean outputs."
     return element("p", text)
 
 

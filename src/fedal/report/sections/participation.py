@@ -1,4 +1,4 @@
-"""Who took part: of a deployed federation, and wherever a client missed a round."""
+"""Participation of clients, in deployed federations and in runs where a client missed a round."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def has_news(overview: Overview) -> bool:
 
 
 def section(overview: Overview) -> Markup:
-    columns = ["client", "method", "recorded rounds to their end", UPLOADED.name, DOWNLOADED.name]
+    columns = ["client", "method", "recorded rounds completed", UPLOADED.name, DOWNLOADED.name]
     rows = [row for group in overview.groups for row in _rows(overview, group)]
-    caption = "Who took part; a client that misses an exchange keeps its weights and returns at the next round"
+    caption = "Participation; a client that misses an exchange keeps its weights and returns in the next round"
     return table(caption, columns, rows, name="Participation", cls="numbers stacked")
 
 
@@ -26,7 +26,9 @@ def _rows(overview: Overview, group: Group) -> list[list[object]]:
     """One per client, all seeds together; bytes are means over seeds."""
     ends: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for record in group.records:
-        for row in round_ends(record.client_rows, final=record.is_server):  # a run evaluates its last round twice
+        for row in round_ends(
+            record.client_rows, final=record.is_server
+        ):  # a simulated run evaluates its last round twice
             ends[str(row.get("client", "unnamed"))][record.seed].append(row)
     return [[client, overview.named(group), *_cells(list(seeds.values()))] for client, seeds in ends.items()]
 

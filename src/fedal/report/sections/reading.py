@@ -1,4 +1,4 @@
-"""What a reader must know: warnings, and what every number means."""
+"""Notes for the reader: warnings, and the definition of every number."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def warnings(overview: Overview) -> Markup:
 
 def meanings(overview: Overview) -> Markup:
     rows = [[m.name, m.model, m.data, m.average, m.sentence] for m in ALL if overview.shows(m)]
-    columns = ["number", "model", "data", "average", "what it says"]
-    return table("Every number of this page", columns, rows, name="Meaning of the numbers", cls="words stacked")
+    columns = ["number", "model", "data", "average", "meaning"]
+    return table("Every number on this page", columns, rows, name="Definitions of the numbers", cls="words stacked")

@@ -1,4 +1,4 @@
-"""The result: a headline with what the seeds allow to claim, and the table of final models."""
+"""The result: a headline that claims only what the seeds support, and the table of final models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from fedal.report.measures import Measure
 
 Cell = Callable[[Group], object]
 
-WHOSE = {"clients": "each client's own", "server": "the server's", "groups": "one per group of equal models"}
+WHOSE = {
+    "clients": "each client's own",
+    "server": "the server's",
+    "groups": "one per group of clients with the same model",
+}
 
 
 def section(overview: Overview) -> Markup:
@@ -24,7 +28,7 @@ def section(overview: Overview) -> Markup:
 
 
 def _headline(overview: Overview) -> Markup:
-    """The result in two sentences, with what the seeds allow to claim."""
+    """The result in two sentences that claim only what the seeds support."""
     best, accuracy = overview.best, overview.accuracy
     if best is None:
         return element("p", _nothing_to_compare(overview))
@@ -33,7 +37,7 @@ def _headline(overview: Overview) -> Markup:
         "p",
         element("strong", best.label), f" has the highest final {accuracy.name}: ",
         element("strong", with_spread(best.finals(accuracy.key).values())),
-        f", mean over {_who_shares(best, accuracy)}", f" ± spread over {seeds} seeds." if seeds > 1 else ", one seed.",
+        f", mean over {_who_shares(best, accuracy)}", f" ± std over {seeds} seeds." if seeds > 1 else ", one seed.",
         cls="lead",
     )  # fmt: skip
     others = [g for g in overview.groups if g is not best and math.isfinite(g.mean(accuracy.key))]
@@ -42,16 +46,16 @@ def _headline(overview: Overview) -> Markup:
     second = max(others, key=lambda group: group.mean(accuracy.key))
     found = overview.difference(best, second)
     if found is None:
-        return markup(first, element("p", f"It shares no seed with the next, {second.label}."))
-    return markup(first, element("p", f"Next is {second.label}. {_in_words(found)}"))
+        return markup(first, element("p", f"It shares no seed with the second-best method, {second.label}."))
+    return markup(first, element("p", f"Second is {second.label}. {_in_words(found)}"))
 
 
 def _nothing_to_compare(overview: Overview) -> str:
     if not any(group.finished for group in overview.groups):
-        return "No run is complete yet, so there are no final numbers; the curves show how far it got."
+        return "No run is complete yet, so there are no final numbers. The curves show the progress so far."
     if overview.only_servers:
-        return "No site shares its accuracy (fedal join --share-metrics), so this page does not know how good they are."
-    return "No finished run has a final accuracy that is a number."
+        return "No site shares its accuracy (fedal join --share-metrics), so there are no accuracies to show."
+    return "No finished run has a finite final accuracy."
 
 
 def _who_shares(group: Group, accuracy: Measure) -> str:
@@ -63,12 +67,12 @@ def _who_shares(group: Group, accuracy: Measure) -> str:
 
 
 def _in_words(found: Difference) -> str:
-    words = f"The difference, paired over {found.seeds} seed{'s' * (found.seeds > 1)}, is {signed(found.mean)}"
+    words = f"The difference, paired by seed ({found.seeds} seed{'s' * (found.seeds > 1)}), is {signed(found.mean)}"
     if found.low is None or found.high is None:
         return f"{words}; {found.verdict}."
     interval = f"95% interval {signed(found.low)} to {signed(found.high)}, p {p_value(found.p_value, equals='= ')}"
     claim = "the two cannot be told apart" if found.low <= 0 <= found.high else "the interval excludes 0"
-    caution = " Two seeds hardly tell how large the spread is." * (found.seeds == 2)
+    caution = " Two seeds give only a rough estimate of the standard deviation." * (found.seeds == 2)
     return f"{words} ({interval}): {claim} with these seeds.{caution}"
 
 
@@ -76,17 +80,14 @@ def _final_table(overview: Overview) -> Markup:
     columns = _columns(overview)
     rows = [[overview.named(group), *_cells(overview, group, list(columns.values()))] for group in overview.groups]
     where = "on the test data of their own sites" if overview.only_servers else "on the whole global test set"
-    caption = (
-        f"Final models {where}: not the best evaluation on the way but the last one. "
-        f"Whose model: {_whose_models(overview)}."
-    )
+    caption = f"Final models {where}: the last evaluation, not the best one. Whose model: {_whose_models(overview)}."
     missing = [element("p", f"{name} is not applicable: {why}") for name, why in overview.not_applicable.items()]
     inner = table(caption, ["method", "seeds", *columns], rows, name="Results", cls="numbers stacked")
     return markup(inner, *missing)
 
 
 def _columns(overview: Overview) -> dict[str | tuple[str, str], Cell]:
-    """heading -> the cell of a group with finished runs."""
+    """Heading -> function that returns the cell of a group with finished runs."""
 
     def value(measure: Measure) -> Cell:
         return lambda group: _value(group, measure)
@@ -97,8 +98,8 @@ def _columns(overview: Overview) -> dict[str | tuple[str, str], Cell]:
     own = () if overview.only_servers else (measures.OWN, measures.OWN_WORST)
     others = (*own, measures.SERVER, measures.DISAGREEMENT, measures.DISCRIMINATOR, measures.ADVERSARIAL)
     return {
-        (overview.accuracy.name, "mean ± spread of seeds"): lambda group: _accuracy(group, overview.accuracy),
-        (overview.worst.name, "mean of seeds"): value(overview.worst),
+        (overview.accuracy.name, "mean ± std over seeds"): lambda group: _accuracy(group, overview.accuracy),
+        (overview.worst.name, "mean over seeds"): value(overview.worst),
         (overview.unevenness.name, "standard deviation"): value(overview.unevenness),
         "iterations": lambda group: count(group.mean("iteration")),
         (measures.UPLOADED.name, "per client"): per_client(measures.UPLOADED),
@@ -109,7 +110,7 @@ def _columns(overview: Overview) -> dict[str | tuple[str, str], Cell]:
 
 
 def _whose_models(overview: Overview) -> str:
-    """`each client's own`, or which methods have which where they differ."""
+    """`each client's own`, or the methods with each kind of model if they differ."""
     whose: dict[str, list[str]] = defaultdict(list)
     for group in overview.groups:
         known = group.method in methods.MODULES

@@ -1,4 +1,4 @@
-"""What was run, in a few lines; all settings, software and machine below."""
+"""What was run, in a few lines, and all settings, software and machines in detail."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def what_was_run(overview: Overview) -> Markup:
     seeds = sorted({record.seed for record in overview.records})
     sources = {str(r.environment["data"]) for r in overview.records if "data" in r.environment}
     clients = sorted({group.client_count for group in overview.groups} - {0})
-    division = f"{setting('partition')}, alpha {setting('alpha')} (smaller is more skewed)"
+    partition = f"{setting('partition')}, alpha {setting('alpha')} (smaller is more skewed)"
     return definitions(
         [
             ("methods", ", ".join(group.label for group in overview.groups)),
             ("runs", f"{planned}, {'all' if done == planned else done} complete; seeds {', '.join(map(str, seeds))}"),
-            ("data set", "; ".join(sorted(sources)) or setting("dataset")),
+            ("dataset", "; ".join(sorted(sources)) or setting("dataset")),
             ("clients", f"{' or '.join(map(str, clients)) or 'not known'}; models: {_models(overview.records)}"),
-            ("division", "none: every site has data of its own" if overview.only_servers else division),
-            ("public set", f"{setting('public_size')} samples without labels"),
+            ("partition", "none: every site has its own data" if overview.only_servers else partition),
+            ("public set", f"{setting('public_size')} unlabelled samples"),
             ("length", f"{setting('iterations')} iterations; tau {setting('tau')} iterations per stage"),
             ("training", f"{setting('optimizer')}, lr {setting('lr')}, batches of {setting('batch_size')}"),
         ]
@@ -36,9 +36,9 @@ def what_was_run(overview: Overview) -> Markup:
 
 
 def _models(records: Sequence[Record]) -> str:
-    """How many clients of the first run that says so have which model."""
+    """The number of clients per model, in the first run that records it."""
     if all(record.is_server for record in records):
-        return "known to the sites alone"
+        return "known only to the sites"
     for record in records:
         found = record.environment.get("clients")
         if isinstance(found, dict) and found:
@@ -50,7 +50,7 @@ def settings(overview: Overview) -> Markup:
     parts = [folded("Settings of all runs", _settings_table(overview.shared, "Settings that all runs share"))]
     for group in overview.groups:
         own = {key: value for key, value in group.settings.items() if key not in overview.shared}
-        parts.append(folded(f"Settings of {group.label} alone", _settings_table(own, f"Settings of {group.label}")))
+        parts.append(folded(f"Settings of {group.label} only", _settings_table(own, f"Settings of {group.label}")))
     parts.append(folded("Environment", _environment(overview.records)))
     return markup(*parts)
 
@@ -62,7 +62,7 @@ def _settings_table(values: dict[str, object], caption: str) -> Markup:
 
 
 def _environment(records: Sequence[Record]) -> Markup:
-    """What besides settings and seed decides bits; a value that differs between runs is listed with its runs."""
+    """Software and hardware, which also affect the bits; a value that differs between runs is listed with its runs."""
     values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         for key, value in record.environment.items():
@@ -74,4 +74,4 @@ def _environment(records: Sequence[Record]) -> Markup:
     for key, found in values.items():
         apart = [f"{value} ({', '.join(names)})" for value, names in found.items()]
         rows.append([key, next(iter(found)) if len(found) == 1 else "; ".join(apart)])
-    return table("Software and machine of the runs", ["what", "value"], rows, name="Environment")
+    return table("Software and machine of the runs", ["item", "value"], rows, name="Environment")

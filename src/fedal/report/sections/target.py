@@ -1,4 +1,4 @@
-"""The way to a target: iterations, seconds and bytes until an accuracy is first reached."""
+"""Time to target accuracy: iterations, seconds and bytes until an accuracy is first reached."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def section(overview: Overview) -> Markup:
 
 
 def _default_target(overview: Overview) -> int:
-    """In percent: 95 % of what the best one reaches."""
+    """The default target in percent: 95% of the best group's accuracy."""
     best = overview.best
     return max(1, math.floor(95 * best.mean(overview.accuracy.key))) if best else 50
 
 
 def target_rows(overview: Overview) -> list[list[list[str]]]:
-    """For every target of `TARGETS` the cells of the table, group by group."""
+    """The table's cells, group by group, for each target of `TARGETS`."""
     return [[_target_row(group, target, overview.accuracy.key) for group in overview.groups] for target in TARGETS]
 
 

@@ -1,4 +1,4 @@
-"""What each method sends, what that reveals, and how many bytes it came to."""
+"""What each method sends, what that reveals, and the total bytes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fedal.report.measures import DOWNLOADED, UPLOADED
 
 def section(overview: Overview) -> Markup:
     rows = [_wire_row(overview, group) for group in overview.groups]
-    columns: list[str | tuple[str, str]] = ["method", "black box", "to the server", "to the clients", "which reveals"]
+    columns: list[str | tuple[str, str]] = ["method", "black box", "to the server", "to the clients", "reveals"]
     columns += [(UPLOADED.name, "per client"), (DOWNLOADED.name, "per client")]
-    caption = "What each method sends; the wire refuses anything that is not listed here"
+    caption = "What each method sends; the wire refuses anything not listed here"
     note = element(
         "p",
-        "B is the batch on public data, K the number of classes, d the width of the features. A black box keeps its "
-        "parameters and its architecture. Types bound the channel, not the information in it: outputs on public data "
-        "still say something about what a model was trained on.",
+        "B is the batch size on public data, K the number of classes, d the number of features. A black box reveals "
+        "neither parameters nor architecture. Types bound the channel, not the information in it: outputs on public "
+        "data still reveal something about a model's training data.",
     )
-    return markup(table(caption, columns, rows, name="What crossed the wire", cls="words stacked"), note)
+    return markup(table(caption, columns, rows, name="Messages and bytes", cls="words stacked"), note)
 
 
 def _wire_row(overview: Overview, group: Group) -> list[object]:
@@ -31,7 +31,7 @@ def _wire_row(overview: Overview, group: Group) -> list[object]:
     sent = [size(group.mean(m.key) / clients) if group.finals(m.key) else NONE for m in (UPLOADED, DOWNLOADED)]
     name = overview.named(group)
     if group.method not in methods.MODULES:
-        unknown = "a method of somebody's own: what it declares is in its code, which is not read here"
+        unknown = "a custom method: its declarations are in its code, which the report does not read"
         return [name, "not known", NONE, NONE, unknown, *sent]
     method = methods.get(group.method)
     black_box = "yes" if method.black_box else "no"
