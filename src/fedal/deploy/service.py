@@ -172,7 +172,7 @@ class Service:
             raise RoundLost(f"{Code.COHORT_TOO_SMALL}: only {len(uploads)} sites answered")
 
     def _finish(self) -> None:
-        """Tells all sites that the run is over, and waits until each has saved its model."""
+        """Announces the end of the run to all sites, and waits until each has saved its model."""
         self.callbacks.state, total = "finished", self._config.total_rounds
         message = pb.FromServer(finished=pb.Finished(rounds=total))
         for seat in self.seats.values():
