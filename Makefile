@@ -1,4 +1,4 @@
-# Main targets: demo, quick, test, check, bench. Each sets up .venv if it is missing or outdated.
+# Main targets: demo, quick, test, check, docs, bench. Each sets up .venv if it is missing or outdated.
 PYTHON ?= python3.11
 BIN := .venv/bin
 USE := .venv/.installed-to-use
@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-versi
 # Two files in parallel, because many tests wait for processes or deadlines. Tests in one file share fixtures.
 TEST := $(BIN)/python -m pytest -n 2 --dist loadfile -m
 
-.PHONY: demo quick test check lint format soak bench clean
+.PHONY: demo quick test check lint format soak bench docs clean
 
 demo: $(USE)
 	$(BIN)/fedal compare --methods local,fedmd,fedal --dataset digits --iterations 200 --seeds 3 --out runs/demo
@@ -39,6 +39,11 @@ soak: $(WORK)
 bench: $(WORK)
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.latency
+
+# Warnings are errors; the build needs no network. -E: what is generated from the code is never taken from a cache.
+docs: $(WORK)
+	$(BIN)/python -m sphinx -q -W --keep-going -E -b html -c docs/site . build/docs
+	@echo "$(CURDIR)/build/docs/index.html"
 
 clean:
 	rm -rf .venv
