@@ -1,4 +1,4 @@
-"""Docstrings as autodoc wants them.
+"""Docstrings and signatures as autodoc wants them.
 
 They are plain text with `code` in single backticks. autodoc reads reStructuredText, where asterisks, bars and trailing
 underscores mean something, so all but code is escaped.
@@ -6,9 +6,11 @@ underscores mean something, so all but code is escaped.
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
+from pydantic import BaseModel
 from sphinx.application import Sphinx
 
 SPECIAL = re.compile(r"[\\*|`]|(?<=\w)_(?!\w)")
@@ -46,6 +48,18 @@ def _process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
     lines[:] = as_rst(lines)
 
 
+def _signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str, str | None] | None:
+    """Forty settings with pydantic's annotations are no signature to read, and protocols are never called."""
+    if inspect.isclass(obj) and issubclass(obj, BaseModel):
+        return "(**settings)", returns
+    if inspect.isclass(obj) and getattr(obj, "_is_protocol", False):
+        return "", returns
+    return None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _process)
+    app.connect("autodoc-process-signature", _signature)
     return {"parallel_read_safe": True}

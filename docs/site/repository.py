@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from docutils import nodes
@@ -90,14 +90,21 @@ def _forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
     _links(env).pop(docname, None)
 
 
-def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
+def _write(app: Sphinx, error: Exception | None) -> None:
+    """The pages. They are written here because the theme would draw all navigation on each: half of a build's time."""
+    if error is not None or app.builder.name != "html":
+        return
     root = Path(app.srcdir)
     wanted = {path for linked in _links(app.env).values() for path in linked}
     for folder in [path for path in wanted if (root / path).is_dir()]:
         wanted |= {file.relative_to(root).as_posix() for file in _files(root / folder)}
-    for path in sorted(wanted):
+    template = (Path(__file__).parent / "_templates" / "repository.html").read_text(encoding="utf-8")
+    for path in wanted:
         body = _folder(root / path) if (root / path).is_dir() else _file(root / path)
-        yield PREFIX + path, {"title": path, "body": f"<h1>{escape(path)}</h1>{body}"}, "page.html"
+        page = Path(app.outdir) / f"{PREFIX}{path}.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        top = "../" * (PREFIX + path).count("/")
+        page.write_text(Template(template).substitute(path=escape(path), body=body, top=top), encoding="utf-8")
 
 
 def _files(folder: Path) -> list[Path]:
@@ -130,5 +137,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-read", _link, priority=400)  # before downloads are collected
     app.connect("doctree-read", _link_sources)
     app.connect("env-purge-doc", _forget)
-    app.connect("html-collect-pages", _pages)
+    app.connect("build-finished", _write)
     return {"parallel_read_safe": False}

@@ -18,7 +18,8 @@ def kinds() -> list[type[Message]]:
 
 
 def markdown() -> str:
-    return "\n".join(["## What a message can reveal\n", _flags(), *map(_section, kinds())])
+    about = (getdoc(messages) or "").partition("\n\n")[2]  # what `layout` and the axes mean
+    return "\n".join([f"{about}\n", "## What a message can reveal\n", _flags(), *map(_section, kinds())])
 
 
 def _flags() -> str:
