@@ -44,6 +44,7 @@ def _entry(module: ModuleType, name: str) -> str:
 
 def _options(kind: type) -> str:
     """All members, but not the fields of settings: they have pages of their own."""
-    options = ["members"] if issubclass(kind, BaseModel) else ["members", "undoc-members"]
+    settings = ["members:", "exclude-members: model_config"]
+    options = settings if issubclass(kind, BaseModel) else ["members:", "undoc-members:"]
     inherits = any(base.__module__.startswith("fedal.") for base in kind.__bases__)
-    return "".join(f"   :{option}:\n" for option in [*options, *(["show-inheritance"] if inherits else [])])
+    return "".join(f"   :{option}\n" for option in [*options, *(["show-inheritance:"] if inherits else [])])

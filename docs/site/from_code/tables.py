@@ -27,8 +27,9 @@ def code(value: object) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital letter and a full stop."""
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+    """With a full stop and a capital letter, unless it begins with a value, as in `balanced: ...`."""
+    begins_with_value = text.split(" ", 1)[0].endswith(":")
+    return f"{text[:1] if begins_with_value else text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
 def type_of(field: FieldInfo) -> str:
