@@ -13,5 +13,6 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "errors": errors.markdown,
     "commands": commands.markdown,
     "api": api.markdown,
+    "about": api.about,
 }
 """What stands after `from code:` in a page -> what is put there."""

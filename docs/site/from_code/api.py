@@ -23,6 +23,11 @@ def _of(module: ModuleType, value: object) -> bool:
     return (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__ == module.__name__
 
 
+def about(name: str) -> str:
+    """What a module says about itself: conventions, shapes."""
+    return f"{inspect.getdoc(importlib.import_module(name))}\n"
+
+
 def markdown(name: str, *only: str) -> str:
     """All public classes and functions of a module, or only those named."""
     module = importlib.import_module(name)
