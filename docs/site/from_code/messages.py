@@ -57,7 +57,7 @@ def _section(kind: type[Message]) -> str:
 def _type(kind: type[Message], name: str) -> str:
     if name in kind.header_fields():
         return "integer, in the header"
-    return kind.whole_numbers.get(name, "float")
+    return kind.integer_fields.get(name, "float")
 
 
 def _shape(kind: type[Message], name: str) -> str:
