@@ -110,7 +110,7 @@ def measure(method: str, seed: int, iterations: int) -> dict[str, Any]:
         "seed": seed,
         "tau": plan.config.tau,
         "load": os.getloadavg()[0],
-        "curve": [point(row) for row in rows],
+        "curve": [point(row, len(plan.config.client_names)) for row in rows],
         "bytes": compare_bytes(plan, rows[0], rows[-1]),
     }
 
@@ -119,13 +119,13 @@ def new_lines(record: Path, known: int) -> list[str]:
     return record.read_text().splitlines()[known:] if record.exists() else []
 
 
-def point(row: dict[str, Any]) -> dict[str, float]:
-    accuracies = [site["test_accuracy"] for site in row["sites"].values()]
+def point(row: dict[str, Any], clients: int) -> dict[str, float]:
+    """One point of a curve from a row of the server's record."""
     return {
         "seconds": round(row["elapsed_s"], 2),
         "iteration": row["iteration"],
-        "accuracy": float(np.mean(accuracies)),
-        "megabytes_per_client": (row["up_bytes"] + row["down_bytes"]) / 1e6 / len(accuracies),
+        "accuracy": row["own_test_accuracy"],
+        "megabytes_per_client": (row["up_bytes"] + row["down_bytes"]) / 1e6 / clients,
     }
 
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from benchmarks import against, timed_runs
 from benchmarks.engine_share import engine_share
 from benchmarks.operators import REST, TOP, as_markdown, operator_shares
+from benchmarks.wifi import point
 from benchmarks.workloads import LENET, Workload, prepare_both
 from benchmarks.worktree import git, worktree
+
+from fedal.messages import Outputs
+from fedal.records.folder import RunFolder
+from fedal.records.rows import Moment, Record, over_clients
+from fedal.wire import Wire
 
 FEW_LENETS = dataclasses.replace(LENET, clients=3, tau=2)
 WIDE = Workload("WideResNets", "svhn", (3, 16, 16), ("wrn-10-1",), 2, rounds=1, tau=2)
@@ -105,3 +112,13 @@ def test_a_worktree_holds_its_commit_and_is_removed_when_something_fails(tmp_pat
     assert len(git(tmp_path, "worktree", "list").splitlines()) == 1
     with pytest.raises(SystemExit, match="no-such-commit"), worktree("no-such-commit", tmp_path):
         pass
+
+
+def test_the_wifi_benchmark_reads_the_rows_that_a_server_writes(tmp_path: Path) -> None:
+    wire = Wire((Outputs,), (Outputs,), {"B": 1, "K": 2}, torch.float32)
+    wire.up_bytes.update({"a": 3_000_000, "b": 1_000_000})
+    measured = over_clients("own_test_accuracy", [0.5, 1.0])
+    with closing(Record(RunFolder(tmp_path), {})) as record:
+        row = record.write(Moment(2, 10), wire, ["a", "b"], 1.5, measured=measured, extra={}, clients={})
+    expected = {"seconds": 1.25, "iteration": 10, "accuracy": 0.75, "megabytes_per_client": 2.0}
+    assert point({**row, "elapsed_s": 1.254}, clients=2) == expected
