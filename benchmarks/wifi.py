@@ -51,7 +51,7 @@ def prepare(folder: Path, method: str, seed: int, iterations: int) -> ServerPlan
     """Writes config, certificates and data, as an operator would."""
     table = {"listen": f"127.0.0.1:{PORT}", "certificates": str(folder / "certs/server"), "deadline_s": 300.0}
     run = {"method": method, "preset": "paper", "dataset": "mnist", "models": "lenet5", "clients": 10, "alpha": 1.0}
-    run |= {"partition": "dirichlet-client-k", "iterations": iterations, "eval_every": 30, "seed": seed}
+    run |= {"partition": "dirichlet-client-k-balanced", "iterations": iterations, "eval_every": 30, "seed": seed}
     config = folder / "federation.toml"
     config.write_text(tomli_w.dumps({**run, "deployment": {**table, "folder": str(folder / "server")}}))
     plan = plan_federation(*load_federation(config))

@@ -1,4 +1,4 @@
-"""`python -m studies run | collect | page`: the studies behind docs/results, in the order of its plan.toml."""
+"""`python -m studies run | collect | page`: docs/results, by its plan.toml; `partitions`: docs/partitions.md."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def main() -> int:
     runner.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each (default: 2)")
     collector = commands.add_parser("collect", help="write small result files for finished runs, then the page")
     pager = commands.add_parser("page", help="regenerate tables and figures from the small result files")
+    commands.add_parser("partitions", help="write the moments of all partitions to docs/partitions.md")
     for each in (runner, collector):
         each.add_argument("--runs", type=Path, default=RUNS, help="folder of the run folders (default: runs/results)")
     for each in (runner, collector, pager):
@@ -29,6 +30,11 @@ def main() -> int:
             "--folder", type=Path, default=PAGE_FOLDER, help="folder of plan.toml (default: docs/results)"
         )
     arguments = parser.parse_args()
+    if arguments.command == "partitions":
+        from studies.partitions import write_partitions_page
+
+        write_partitions_page()
+        return 0
     plan = read_plan(arguments.folder)
     if arguments.command == "run":
         from studies.run import missing, run_plan

@@ -40,15 +40,19 @@ class StudyResults:
 
 def write_page(plan: ResultsPlan, folder: Path) -> Path:
     """Writes the figures, and the tables between the markers of README.md."""
-    page = folder / "README.md"
-    text = page.read_text(encoding="utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ConfigError(f"{page}: expected the lines {BEGIN} and {END} once each; tables go between them.")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
     for each in _read(plan, folder):
         if each.has_runs:
             draw_study(each.study, each.results, plan.arm_names, folder / "figures" / each.study.name)
-    write_atomically(page, f"{before}{BEGIN}\n{generate(plan, folder)}\n{END}{after}".encode())
+    return write_between(folder / "README.md", BEGIN, END, generate(plan, folder))
+
+
+def write_between(page: Path, begin: str, end: str, text: str) -> Path:
+    """Replaces what stands between two lines of a page."""
+    old = page.read_text(encoding="utf-8")
+    if old.count(begin) != 1 or old.count(end) != 1:
+        raise ConfigError(f"{page}: expected the lines {begin} and {end} once each; tables go between them.")
+    before, after = old.split(begin)[0], old.split(end)[1]
+    write_atomically(page, f"{before}{begin}\n{text}\n{end}{after}".encode())
     return page
 
 

@@ -27,6 +27,10 @@ def problems(**values: Any) -> list[str]:
         ({"dataset": "digit"}, 'dataset: there is no dataset "digit". Did you mean "digits"?'),
         ({"partition": "dirichlet_client"}, 'partition: there is no partition "dirichlet_client". '),
         ({"lrr": 1}, "lrr: not a setting, and not an option of fedal. Did you mean lr?"),
+        (
+            {"allow_overlap": False, "partition": "dirichlet-client-k"},
+            "allow_overlap: this setting no longer exists; the name of the partition says it now. Remove this setting.",
+        ),
         ({"learning_rate": 1}, "learning_rate: not a setting, and not an option of fedal. Did you mean lr?"),
         ({"temperatur": 1}, "temperatur: not a setting, and not an option of fedal. Did you mean temperature?"),
         ({"options": {"tao": 1}}, "options.tao: not a setting, and not an option of fedal. Did you mean options.tau?"),

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from studies import partitions
 from studies.result_files import CURVE_POINTS, collect, read_results, thinned_curve
 from studies.results_page import BEGIN, END, generate, read_study, write_page
 from studies.results_plan import PAGE_FOLDER, ROOT, ResultsPlan, read_plan
@@ -196,3 +197,20 @@ def test_the_page_shows_what_the_result_files_say() -> None:
     assert page.split(BEGIN)[1].split(END)[0].strip() == generate(read_plan(), PAGE_FOLDER)
     figures = re.findall(r"\]\((figures/[^)]+)\)", page)
     assert figures and all((PAGE_FOLDER / figure).exists() for figure in figures)
+
+
+def test_the_moments_of_partitions_are_those_on_the_page() -> None:
+    """Some rows are drawn again; the others cannot be old while these are new."""
+    page = partitions.PAGE.read_text(encoding="utf-8").split(partitions.BEGIN)[1].split(partitions.END)[0]
+    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    shown = [[cell.strip() for cell in line] for line in lines]
+    for name in ("dirichlet-client-k", "dirichlet-client-k-overlap", "dirichlet-client-k-balanced"):
+        assert partitions.row(name, 1.0, 10) in shown
+    assert partitions.row("dirichlet-client", 0.1, 20) in shown
+    played = [line[:3] for line in shown]
+    for family in partitions.FAMILIES:
+        for alpha in partitions.ALPHAS:
+            own = partitions.own_row(family, alpha)
+            assert any(line[2:6] == own[2:6] for line in shown)
+            for reading in partitions.READINGS:
+                assert all([f"{alpha:g}", str(n), f"`{family}{reading}`"] in played for n in partitions.CLIENTS)

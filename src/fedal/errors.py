@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FedalError(Exception):
@@ -20,6 +20,18 @@ class DataError(ConfigError):
 
 class PartitionError(ConfigError):
     """The data cannot be split among the clients as requested."""
+
+
+class TooFewSamplesError(PartitionError):
+    """A division leaves a client with fewer samples than `min_samples`."""
+
+    def __init__(self, found: str, remedies: Sequence[str], fewest: int) -> None:
+        super().__init__(found, remedies, fewest)  # as they came: an error may cross to another process
+        self.found, self.remedies, self.fewest = found, remedies, fewest
+
+    def __str__(self) -> str:
+        *first, last = self.remedies
+        return f"{self.found}. Try {', '.join(first)}{', or ' if first else ''}{last}."
 
 
 class NotApplicableError(ConfigError):

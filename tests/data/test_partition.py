@@ -1,6 +1,9 @@
-"""Partitions: who gets what, exactly once, and what is refused."""
+"""Partitions: who gets what, exactly once, with the class shares that the name promises, and what is refused."""
 
 from __future__ import annotations
+
+import hashlib
+import pickle
 
 import numpy as np
 import pytest
@@ -12,27 +15,26 @@ from fedal.data.partition import (
     class_table,
     divide,
     draw_public,
+    effective_classes,
+    equal_counts,
+    largest_remainder,
     partition_by_user,
     partition_dirichlet,
-    partition_dirichlet_client,
-    partition_dirichlet_client_k,
+    partition_dirichlet_client_balanced,
     partition_iid,
 )
 from fedal.errors import PartitionError
 
-CLIENT_WISE = ["dirichlet-client", "dirichlet-client-k"]
+HONEST = ["dirichlet-client", "dirichlet-client-k"]
+OVERLAPPING = [f"{name}-overlap" for name in HONEST]
+BALANCED = [f"{name}-balanced" for name in HONEST]
+CLIENT_WISE = [*HONEST, *OVERLAPPING, *BALANCED]
 EVERY_INDEX_ONCE = ["iid", "dirichlet"]
+SEEDS = 200
 
 
 def make_labels(n: int, n_classes: int = 10, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, n_classes, n)
-
-
-def effective_classes(labels: np.ndarray, parts: list[np.ndarray], n_classes: int) -> float:
-    """Mean over the clients of exp(entropy of the label frequencies)."""
-    table = class_table(labels, parts, n_classes)
-    q = table / table.sum(axis=1, keepdims=True)
-    return float(np.exp(-(q * np.log(np.where(q > 0, q, 1))).sum(axis=1)).mean())
 
 
 requests = st.fixed_dictionaries(
@@ -58,23 +60,25 @@ def test_every_index_is_given_exactly_once(name, request):
     assert partition.leftovers == 0
 
 
-@pytest.mark.parametrize("name", CLIENT_WISE)
+@pytest.mark.parametrize("name", [*HONEST, *BALANCED])
 @given(request=requests)
 def test_client_wise_sizes_are_equal_and_no_index_is_given_twice(name, request):
     partition = run(name, request)
     n, n_clients = len(request["labels"]), request["n_clients"]
     indices = np.concatenate(partition.clients)
-    assert [len(part) for part in partition.clients] == [n // n_clients] * n_clients
+    size = len(partition.clients[0])
+    assert [len(part) for part in partition.clients] == [size] * n_clients
+    assert size == n // n_clients if name in BALANCED else size <= n // n_clients
     assert len(np.unique(indices)) == len(indices)
-    assert partition.leftovers == n - len(indices) == n % n_clients
+    assert partition.leftovers == n - len(indices)
 
 
-@pytest.mark.parametrize("name", CLIENT_WISE)
+@pytest.mark.parametrize("name", OVERLAPPING)
 @given(request=requests)
 def test_overlapping_clients_repeat_nothing_of_their_own(name, request):
-    partition = run(name, request, allow_overlap=True)
-    size = len(request["labels"]) // request["n_clients"]
-    assert all(len(np.unique(part)) == len(part) == size for part in partition.clients)
+    partition = run(name, request)
+    most = len(request["labels"]) // request["n_clients"]
+    assert all(len(np.unique(part)) == len(part) <= most for part in partition.clients)
     assert partition.leftovers == len(request["labels"]) - len(np.unique(np.concatenate(partition.clients)))
 
 
@@ -109,25 +113,180 @@ def test_a_large_alpha_is_nearly_uniform_and_a_small_one_skewed(name):
     table = class_table(labels, even, 10)
     assert np.abs(table - 200).max() < 60
     skewed = divide(name, labels, 10, 0.01, rng, min_samples=0).clients
-    assert effective_classes(labels, [part for part in skewed if len(part)], 10) < 4
+    assert effective_classes(class_table(labels, skewed, 10)) < 4
+
+
+def concentration(name: str, alpha: float, n_classes: int) -> float:
+    """Of each class, as the name of the partition reads alpha."""
+    return alpha / n_classes if "-k" in name else alpha
+
+
+def achieved_shares(name: str, alpha: float, n_clients: int, labels: np.ndarray, n_classes: int = 10) -> np.ndarray:
+    """The class shares of all clients at all seeds.  -> (SEEDS, N, K)"""
+    tables = []
+    for seed in range(SEEDS):
+        rng = np.random.default_rng([seed, n_clients])
+        tables.append(
+            class_table(labels, divide(name, labels, n_clients, alpha, rng, min_samples=1).clients, n_classes)
+        )
+    table = np.array(tables)
+    return table / table.sum(axis=-1, keepdims=True)
+
+
+def standard_errors_off(shares: np.ndarray, per_class: float) -> tuple[float, float]:
+    """How many standard errors the means and the variance of shares are away from those of Dir(per_class).
+
+    Of q ~ Dir(a, ..., a) with K entries each has mean 1/K and variance (1/K)(1 - 1/K) / (K a + 1). The squared
+    deviation of a client, mean over its classes, has that variance as its mean; its own spread, which gives the
+    standard error, is taken from draws of numpy's Dirichlet.
+    """
+    n_classes = shares.shape[-1]
+    n_draws = shares[..., 0].size
+    variance = (1 / n_classes) * (1 - 1 / n_classes) / (n_classes * per_class + 1)
+    means = shares.reshape(-1, n_classes).mean(axis=0)
+    drawn = np.random.default_rng(1).dirichlet([per_class] * n_classes, 20_000)
+    spread = ((drawn - 1 / n_classes) ** 2).mean(axis=1).std()
+    found = ((shares - 1 / n_classes) ** 2).mean(axis=-1)
+    return (
+        float(np.abs(means - 1 / n_classes).max() / np.sqrt(variance / n_draws)),
+        float(abs(found.mean() - variance) / (spread / np.sqrt(n_draws))),
+    )
+
+
+TENFOLD = np.repeat(np.arange(10), 400)  # K = 10, 400 samples of each class
 
 
 @pytest.mark.parametrize(
-    ("partition", "alpha", "expected"),
+    ("name", "n_clients"), [*((name, n) for name in HONEST for n in (5, 10, 20)), *((name, 5) for name in OVERLAPPING)]
+)
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 5.0])
+def test_shares_have_the_moments_of_the_dirichlet(name, alpha, n_clients):
+    """200 seeds; 5 standard errors are passed by chance once in 1.7 million comparisons."""
+    shares = achieved_shares(name, alpha, n_clients, TENFOLD)
+    means_off, variance_off = standard_errors_off(shares, concentration(name, alpha, 10))
+    assert means_off < 5
+    assert variance_off < 5
+
+
+@pytest.mark.parametrize("n_clients", [5, 10, 20])
+@pytest.mark.parametrize("name", BALANCED)
+def test_balanced_shares_do_not(name, n_clients):
+    """What forces every client and every class to be used up takes variance from the shares."""
+    per_class = concentration(name, 1.0, 10)
+    shares = achieved_shares(name, 1.0, n_clients, TENFOLD)
+    assert shares.var() < 0.09 / (10 * per_class + 1)
+    assert standard_errors_off(shares, per_class)[1] > 8
+
+
+def test_shares_are_kept_where_classes_are_of_unequal_size():
+    labels = np.repeat(np.arange(5), [300, 3000, 900, 1500, 600])
+    shares = achieved_shares("dirichlet-client", 1.0, 4, labels, 5)
+    assert max(standard_errors_off(shares, 1.0)) < 5
+
+
+def test_the_size_is_the_largest_at_which_all_shares_are_kept():
+    """Shares (1/2, 1/2) and (1/4, 3/4) ask 3/4 and 5/4 of a size: 300 / (3/4) = 400 and 400 / (5/4) = 320."""
+    shares = np.array([[0.5, 0.5], [0.25, 0.75]])
+    assert equal_counts(shares, np.array([300, 400]), most=350).tolist() == [[160, 160], [80, 240]]
+    # One client alone: the smaller of n / N and 300 / (1/4).
+    assert equal_counts(shares[1:], np.array([300, 400]), most=350).tolist() == [[88, 262]]
+    assert equal_counts(shares[1:], np.array([300, 150]), most=225).tolist() == [[50, 150]]
+    # Shares that leave a class out are not limited by it.
+    assert equal_counts(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([7, 1]), most=4).tolist() == [[3, 0], [3, 0]]
+
+
+def test_largest_remainder():
+    """Size 10 by (.45, .35, .2) is 4.5, 3.5, 2: the first of the equal remainders gets the missing one."""
+    assert largest_remainder(np.array([[0.45, 0.35, 0.2]]), 10).tolist() == [[5, 3, 2]]
+    assert largest_remainder(np.array([[0.14, 0.57, 0.29]]), 10).tolist() == [[1, 6, 3]]  # 1.4, 5.7, 2.9
+    assert largest_remainder(np.array([[0.26, 0.26, 0.48]]), 5).tolist() == [[1, 1, 3]]  # 1.3, 1.3, 2.4
+
+
+def test_a_class_is_never_asked_for_more_than_it_has():
+    """Four clients want 5/8 of class 0, which has 5: size 2 would be 1.25 each, rounded 1, and 3 is 1.875, rounded 2.
+
+    floor(5 / (4 * 5/8)) = 2, so 4 of 5. With 10 samples the formula gives 4: 2.5 each, rounded up to 3, 12 in all.
+    Size 3 has 2 each, 8 in all, and fits.
+    """
+    shares = np.array([[0.625, 0.375]] * 4)
+    assert equal_counts(shares, np.array([5, 100]), most=26)[:, 0].tolist() == [1, 1, 1, 1]
+    assert equal_counts(shares, np.array([10, 100]), most=27).tolist() == [[2, 1]] * 4
+
+
+@given(
+    n_of_class=st.lists(st.integers(1, 60), min_size=1, max_size=8).map(np.array),
+    n_clients=st.integers(1, 10),
+    alpha=st.sampled_from([1e-3, 0.3, 1.0, 1e3]),
+    seed=st.integers(0, 2**32),
+)
+def test_counts_stay_within_the_classes_and_next_to_the_shares(n_of_class, n_clients, alpha, seed):
+    shares = np.random.default_rng(seed).dirichlet([alpha] * len(n_of_class), n_clients)
+    shares = np.nan_to_num(shares, nan=1 / len(n_of_class))  # numpy gives nan where all weights underflow
+    counts = equal_counts(shares, n_of_class, most=int(n_of_class.sum()) // n_clients)
+    size = counts[0].sum()
+    assert (counts.sum(axis=1) == size).all()
+    assert (counts.sum(axis=0) <= n_of_class).all()
+    assert np.abs(counts - size * shares).max() < 1 + 1e-9
+    assert (size * shares.sum(axis=0) <= n_of_class + 1e-6).all()
+
+
+def test_what_nobody_gets_is_counted():
+    """At a tiny alpha every client has one class; here two of three have the same one, and share it."""
+    labels = np.repeat(np.arange(4), 100)
+    for seed in range(20):
+        partition = divide("dirichlet-client", labels, 3, 1e-9, np.random.default_rng(seed))
+        table = class_table(labels, partition.clients, 4)
+        wanted = np.bincount(table.argmax(axis=1), minlength=4).max()
+        assert table.max(axis=1).tolist() == table.sum(axis=1).tolist() == [100 // wanted] * 3
+        assert partition.leftovers == 400 - 3 * (100 // wanted)
+
+
+def test_classes_without_samples_play_no_part():
+    labels = np.repeat([2, 5], 100)
+    one, other = (divide("dirichlet-client-k", y, 2, 1.0, np.random.default_rng(0)) for y in (labels, labels // 5))
+    assert all(np.array_equal(a, b) for a, b in zip(one.clients, other.clients, strict=True))
+    assert class_table(labels, one.clients, 7)[:, [0, 1, 3, 4, 6]].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
     [
-        (partition_dirichlet_client, 5.0, 9.2),
-        (partition_dirichlet_client, 2.0, 8.2),
-        (partition_dirichlet_client, 1.0, 6.9),
-        (partition_dirichlet_client_k, 5.0, 5.5),
-        (partition_dirichlet_client_k, 2.0, 3.5),
-        (partition_dirichlet_client_k, 1.0, 2.5),
+        ("dirichlet-client-balanced", "2ebb0a571923b13e"),
+        ("dirichlet-client-k-balanced", "b8d4541e50e8a450"),
     ],
 )
-def test_the_effective_number_of_classes_is_the_one_of_the_dirichlet_prior(partition, alpha, expected):
-    """Clients that draw from a large pool; the expected values are means of exp(entropy of q)."""
-    labels = make_labels(50_000)
-    parts = partition(labels, 120, alpha, np.random.default_rng(0), allow_overlap=True)
-    assert effective_classes(labels, parts, 10) == pytest.approx(expected, abs=0.35)
+def test_the_balanced_bits_are_those_of_the_runs_that_were_made_with_them(name, bits):
+    parts = divide(name, np.arange(4000) % 10, 5, 1.0, np.random.default_rng(3)).clients
+    assert hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()[:16] == bits
+
+
+def test_effective_classes():
+    """exp(entropy): one class counts as 1, two equal ones as 2, (1/2, 1/4, 1/4) as 2 * sqrt(2)."""
+    assert effective_classes(np.array([[7, 0, 0]])) == 1
+    assert effective_classes(np.array([[3, 3, 0], [5, 0, 0]])) == pytest.approx(1.5)
+    assert effective_classes(np.array([[2, 1, 1]])) == pytest.approx(2 * np.sqrt(2))
+    assert effective_classes(np.array([[4, 4], [0, 0]])) == pytest.approx(2)  # nobody without samples counts
+    assert np.isnan(effective_classes(np.zeros((2, 3), np.int64)))
+
+
+@pytest.mark.parametrize(
+    ("name", "alpha", "expected"),
+    [
+        ("dirichlet-client", 5.0, 9.2),
+        ("dirichlet-client", 2.0, 8.2),
+        ("dirichlet-client", 1.0, 6.9),
+        ("dirichlet-client-k", 5.0, 5.5),
+        ("dirichlet-client-k", 2.0, 3.5),
+        ("dirichlet-client-k", 1.0, 2.5),
+    ],
+)
+def test_the_effective_number_of_classes_is_the_one_of_the_dirichlet_prior(name, alpha, expected):
+    """Expected are means of exp(entropy of q); 50 seeds of ten clients have a standard error below 0.06."""
+    found = [
+        effective_classes(class_table(TENFOLD, divide(name, TENFOLD, 10, alpha, rng).clients, 10))
+        for rng in map(np.random.default_rng, range(50))
+    ]
+    assert np.mean(found) == pytest.approx(expected, abs=0.25)
 
 
 def test_dirichlet_splits_a_class_by_dirichlet_shares():
@@ -143,7 +302,7 @@ def test_dirichlet_splits_a_class_by_dirichlet_shares():
 def test_an_exhausted_class_is_removed_and_the_others_are_drawn_instead():
     labels = np.array([0] * 5 + [1] * 195)  # at a tiny alpha, whoever wants class 0 soon has to take class 1
     for seed in range(20):
-        parts = partition_dirichlet_client(labels, 4, 1e-9, np.random.default_rng(seed))
+        parts = partition_dirichlet_client_balanced(labels, 4, 1e-9, np.random.default_rng(seed))
         table = class_table(labels, parts, 2)
         assert table.sum(axis=1).tolist() == [50] * 4
         assert table[:, 0].sum() == 5 or (table[:, 0] == 0).all()
@@ -154,7 +313,8 @@ def test_clients_draw_in_turn():
     labels = np.array([0] * 100 + [1] * 100)
     seen = 0
     for seed in range(40):
-        table = class_table(labels, partition_dirichlet_client(labels, 2, 1e-9, np.random.default_rng(seed)), 2)
+        parts = partition_dirichlet_client_balanced(labels, 2, 1e-9, np.random.default_rng(seed))
+        table = class_table(labels, parts, 2)
         assert table.tolist() in ([[50, 50], [50, 50]], [[100, 0], [0, 100]], [[0, 100], [100, 0]])
         seen += table[0, 0] == 50
     assert 10 < seen < 30  # the same favourite in half of the cases
@@ -227,10 +387,22 @@ def test_a_client_with_too_few_samples_is_named_with_what_to_try():
         divide("dirichlet", labels, 2, 1e-9, np.random.default_rng(0), client_names=names)
     message = str(caught.value)
     assert any(f'client "{name}" gets 0 samples; the minimum is 8.' in message for name in names)
-    assert "larger alpha, fewer clients, another seed" in message
+    assert "larger alpha, fewer clients, or another seed" in message
+    assert str(pickle.loads(pickle.dumps(caught.value))) == message  # noqa: S301 (our own)
 
 
-@pytest.mark.parametrize("name", ["iid", *CLIENT_WISE])
+@pytest.mark.parametrize("name", HONEST)
+def test_a_class_that_is_too_small_for_the_shares_is_told_like_a_client_with_too_few(name):
+    labels = np.repeat([0, 1], [300, 5])
+    with pytest.raises(PartitionError) as caught:
+        divide(name, labels, 4, 2e6, np.random.default_rng(0))  # at most 5 / (4 * 1/2) = 2.5 samples each
+    assert str(caught.value) == (
+        'client "client-0" gets 2 samples; the minimum is 8 (3 more below it). '
+        "Try a larger alpha, fewer clients, another seed, or --set min_samples=2."
+    )
+
+
+@pytest.mark.parametrize("name", ["iid", *BALANCED])
 def test_where_sizes_are_equal_only_fewer_clients_help(name):
     with pytest.raises(PartitionError) as caught:
         divide(name, make_labels(20), 4, 1.0, np.random.default_rng(0))
@@ -253,12 +425,11 @@ def test_by_user_needs_one_user_per_sample():
 
 
 @pytest.mark.timeout(60)  # under a second; work that grows with the square of the samples takes many minutes
-@pytest.mark.parametrize("allow_overlap", [False, True])
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_sixty_thousand_samples_are_divided_among_a_hundred(name, allow_overlap):
+def test_sixty_thousand_samples_are_divided_among_a_hundred(name):
     labels, users = make_labels(60_000), make_labels(60_000, 3000)
     rng = np.random.default_rng(0)
-    clients = divide(name, labels, 100, 1.0, rng, users=users, allow_overlap=allow_overlap, min_samples=1).clients
+    clients = divide(name, labels, 100, 1.0, rng, users=users, min_samples=1).clients
     assert len(clients) == 100
     assert min(map(len, clients)) >= 1
     assert max(map(len, clients)) < 60_000

@@ -16,6 +16,13 @@ from fedal.facts import facts_of
 ALIASES = {"learning_rate": "lr", "model": "models", "num_clients": "clients", "n_clients": "clients"}
 """Common names of a setting in other libraries -> its name here."""
 
+REMOVED = {
+    "allow_overlap": "the name of the partition says it now. Remove this setting. If the partition is dirichlet-client "
+    "or dirichlet-client-k, add -balanced to its name where allow_overlap was false (the same bits as before), or "
+    "-overlap where it was true."
+}
+"""A setting of earlier versions -> what to do instead."""
+
 WRONG_TYPE = ("tuple_type", "int_type", "int_parsing", "string_type", "bool_type", "bool_parsing")
 PATTERN = "string_pattern_mismatch"
 TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # pydantic's names of a union's branches
@@ -23,6 +30,8 @@ TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # pyd
 
 def unknown_setting(key: str, known: Sequence[str], methods: Iterable[str]) -> str:
     """The message for a key that is neither a setting nor an option of these methods."""
+    if key in REMOVED:
+        return f"{key}: this setting no longer exists; {REMOVED[key]}"
     near = [ALIASES[key]] if key in ALIASES else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
     return f"{key}: not a setting, and not an option of {', '.join(methods)}. {hint}"

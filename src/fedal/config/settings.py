@@ -87,8 +87,6 @@ class Config(BaseModel):
         None, "folder of the datasets (default: FEDAL_DATA or the user cache)", sites=False, changes="nothing")
     accept_unverified: bool = setting(
         False, "accept data files whose checksum differs from the publisher's", sites=False, changes="weights")
-    allow_overlap: bool = setting(
-        False, "client-wise partitions: clients may share samples", sites=False, changes="weights")
     min_samples: int = setting(
         8, "minimum number of private samples per client; fewer is an error", ge=1, sites=False, changes="weights")
     public_size: int | None = setting(

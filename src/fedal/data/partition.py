@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedal.errors import PartitionError, did_you_mean
+from fedal.errors import PartitionError, TooFewSamplesError, did_you_mean
 from fedal.seeding import Indices
 
 
@@ -48,25 +48,61 @@ def partition_dirichlet(
 
 
 def partition_dirichlet_client(
-    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator, allow_overlap: bool = False
+    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator
 ) -> list[Indices]:
-    """Equal sizes; each client has class frequencies q_n ~ Dir(alpha) and clients draw from theirs in turn.
+    """Every client has the class shares q_n ~ Dir(alpha), all have the same size, and no sample is given twice.
 
-    No index is given twice: an exhausted class is removed and every q_n renormalised. With `allow_overlap` each
-    client draws from all the data on its own, and only its own draws are not repeated.
+    The size is the largest at which every q_n can be kept; samples that no client can take then stay unassigned.
     """
-    size = len(labels) // n_clients
-    log_q = _log_dirichlet(alpha, (n_clients, len(np.unique(labels))), rng)  # q_n ~ Dir(alpha * 1_K)
-    if allow_overlap:
-        return [part for each in log_q for part in _draw_in_turn(labels, each[None], size, rng)]
-    return _draw_in_turn(labels, log_q, size, rng)
+    members = _members(labels)
+    shares = _dirichlet(alpha, (n_clients, len(members)), rng)
+    return _deal(members, equal_counts(shares, _sizes(members), len(labels) // n_clients), rng)
 
 
 def partition_dirichlet_client_k(
-    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator, allow_overlap: bool = False
+    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator
 ) -> list[Indices]:
     """As dirichlet-client with alpha / K per class: far more skewed (alpha 1, K 10: about 2.5 classes per client)."""
-    return partition_dirichlet_client(labels, n_clients, alpha / len(np.unique(labels)), rng, allow_overlap)
+    return partition_dirichlet_client(labels, n_clients, _per_class(alpha, labels), rng)
+
+
+def partition_dirichlet_client_overlap(
+    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator
+) -> list[Indices]:
+    """Independent clients with class shares q_n ~ Dir(alpha): two of them may own the same sample.
+
+    Each draws from all the data, nothing twice. Its size is n / N, or the largest at which its q_n can be kept.
+    """
+    members = _members(labels)
+    shares = _dirichlet(alpha, (n_clients, len(members)), rng)
+    each = (equal_counts(q[None], _sizes(members), len(labels) // n_clients) for q in shares)
+    return [_deal(members, counts, rng)[0] for counts in each]
+
+
+def partition_dirichlet_client_k_overlap(
+    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator
+) -> list[Indices]:
+    """As dirichlet-client-overlap with alpha / K per class."""
+    return partition_dirichlet_client_overlap(labels, n_clients, _per_class(alpha, labels), rng)
+
+
+def partition_dirichlet_client_balanced(
+    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator
+) -> list[Indices]:
+    """Equal sizes, (nearly) all data used, and therefore class shares that are less skewed than Dir(alpha).
+
+    Clients want q_n ~ Dir(alpha) and draw from it in turn. A class that is used up is removed from every q_n, so that
+    the late draws even the table out: every client ends with n / N samples, every class with all its samples given.
+    """
+    log_q = _log_dirichlet(alpha, (n_clients, len(np.unique(labels))), rng)
+    return _draw_in_turn(labels, log_q, len(labels) // n_clients, rng)
+
+
+def partition_dirichlet_client_k_balanced(
+    labels: npt.NDArray[Any], n_clients: int, alpha: float, rng: np.random.Generator
+) -> list[Indices]:
+    """As dirichlet-client-balanced with alpha / K per class."""
+    return partition_dirichlet_client_balanced(labels, n_clients, _per_class(alpha, labels), rng)
 
 
 def partition_by_user(
@@ -89,6 +125,10 @@ PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
     "dirichlet": partition_dirichlet,
     "dirichlet-client": partition_dirichlet_client,
     "dirichlet-client-k": partition_dirichlet_client_k,
+    "dirichlet-client-overlap": partition_dirichlet_client_overlap,
+    "dirichlet-client-k-overlap": partition_dirichlet_client_k_overlap,
+    "dirichlet-client-balanced": partition_dirichlet_client_balanced,
+    "dirichlet-client-k-balanced": partition_dirichlet_client_k_balanced,
     "by-user": partition_by_user,
 }
 
@@ -100,7 +140,6 @@ def divide(
     alpha: float,
     rng: np.random.Generator,
     users: npt.NDArray[Any] | None = None,
-    allow_overlap: bool = False,
     min_samples: int = 8,
     client_names: Sequence[str] | None = None,
 ) -> Partition:
@@ -126,7 +165,7 @@ def divide(
         raise PartitionError(f"{len(users)} users for {len(labels)} labels; expected one user per sample.")
 
     given: dict[str, Any] = dict(labels=labels, users=users, n_clients=n_clients, alpha=alpha, rng=rng)
-    given |= dict(allow_overlap=allow_overlap, min_samples=min_samples)
+    given["min_samples"] = min_samples
     partition = PARTITIONS[name]
     clients = tuple(partition(**{argument: given[argument] for argument in inspect.signature(partition).parameters}))
 
@@ -135,12 +174,13 @@ def divide(
         n = sizes.index(fewest)
         client = client_names[n] if client_names is not None else f"client-{n}"
         others = sum(size < min_samples for size in sizes) - 1
-        uneven = max(sizes) - fewest > 1  # with equal sizes neither alpha nor the seed matters
-        raise PartitionError(
+        as_large_as_can_be = fewest == len(labels) // n_clients  # then neither alpha nor the seed matters
+        remedies = ["fewer clients"] if as_large_as_can_be else ["a larger alpha", "fewer clients", "another seed"]
+        raise TooFewSamplesError(
             f'client "{client}" gets {fewest} samples; the minimum is {min_samples}'
-            + (f" ({others} more below it)" if others else "")
-            + (". Try a larger alpha, fewer clients, another seed" if uneven else ". Try fewer clients")
-            + (f", or --set min_samples={fewest}." if fewest else ".")
+            + (f" ({others} more below it)" if others else ""),
+            [*remedies, *([f"--set min_samples={fewest}"] if fewest else [])],
+            fewest,
         )
     given_out = np.zeros(len(labels), dtype=bool)
     for indices in clients:
@@ -160,6 +200,77 @@ def class_table(labels: npt.NDArray[Any], parts: Sequence[Indices], n_classes: i
     return np.stack([np.bincount(labels[indices], minlength=n_classes) for indices in parts])
 
 
+def effective_classes(table: npt.NDArray[np.integer | np.floating]) -> float:
+    """The effective number of classes of a client, exp(entropy of its class shares): mean over the clients.
+
+    1 means that every client has a single class, K that each has all classes equally often. A client without samples
+    does not count; nan when there is no other.
+    """
+    table = table[table.sum(axis=1) > 0]
+    if not len(table):
+        return math.nan
+    shares = table / table.sum(axis=1, keepdims=True)
+    entropies = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1)
+    return float(np.exp(entropies).mean())
+
+
+def largest_remainder(shares: npt.NDArray[np.float64], size: int) -> Indices:
+    """`size` samples by shares: each row is rounded down, then the largest remainders get one more.  (N, K) -> (N, K)
+
+    Every row adds up to `size`, and no count differs from size * share by one or more.
+    """
+    wanted = shares * size
+    counts = np.floor(wanted).astype(np.int64)
+    order = np.argsort(counts - wanted, axis=1, kind="stable")  # equal remainders: the first class
+    rank = np.argsort(order, axis=1, kind="stable")
+    missing: Indices = size - counts.sum(axis=1, keepdims=True)
+    return counts + (rank < missing)
+
+
+def equal_counts(shares: npt.NDArray[np.float64], n_of_class: Indices, most: int) -> Indices:
+    """Samples per client and class at the largest common size, up to `most`, that the classes can fill.  -> (N, K)
+
+    That size is floor(min_k n_k / sum_n q_nk). Whole samples may still ask a class for a few more than it has, because
+    several clients may round up there; the size is lowered until every class can give what is asked.
+    """
+    asked = shares.sum(axis=0)
+    short = asked * most > n_of_class  # the other classes limit nothing
+    size = int(min([most, *(n_of_class[short] / asked[short])]))
+    while ((counts := largest_remainder(shares, size)).sum(axis=0) > n_of_class).any():
+        size -= 1
+    return counts
+
+
+def _deal(members: Sequence[Indices], counts: Indices, rng: np.random.Generator) -> list[Indices]:
+    """Gives each client that many samples of each class, drawn at random, none to two clients.  counts: (N, K)"""
+    parts: list[list[Indices]] = [[] for _ in counts]
+    for samples, of_clients in zip(members, counts.T, strict=True):
+        *pieces, _ = np.split(rng.permutation(samples), np.cumsum(of_clients))  # what is left over belongs to nobody
+        for part, piece in zip(parts, pieces, strict=True):
+            part.append(piece)
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def _members(labels: npt.NDArray[Any]) -> list[Indices]:
+    """The samples of each class that occurs."""
+    return [np.flatnonzero(labels == k) for k in np.unique(labels)]
+
+
+def _sizes(members: Sequence[Indices]) -> Indices:
+    return np.array([len(samples) for samples in members], dtype=np.int64)
+
+
+def _per_class(alpha: float, labels: npt.NDArray[Any]) -> float:
+    return alpha / len(np.unique(labels))
+
+
+def _dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Dir(alpha) vectors along the last axis; with a tiny alpha, all but the largest entry become zero."""
+    shares = np.exp(_log_dirichlet(alpha, shape, rng))
+    normalised: npt.NDArray[np.float64] = shares / shares.sum(axis=-1, keepdims=True)
+    return normalised
+
+
 def _log_dirichlet(alpha: float, shape: int | tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Logarithms of Dir(alpha) vectors along the last axis, up to a constant: the largest is 0.
 
@@ -177,7 +288,7 @@ def _draw_in_turn(
 ) -> list[Indices]:
     """Every client takes one sample per turn, its class drawn from q_n, until each has `size`.  log_q: (N, K)"""
     log_q = log_q.copy()
-    pools = [rng.permutation(np.flatnonzero(labels == k)).tolist() for k in np.unique(labels)]
+    pools = [rng.permutation(samples).tolist() for samples in _members(labels)]
     parts: list[list[int]] = [[] for _ in log_q]
     cumulative = _cumulative(log_q)
     for turn in rng.random((size, len(log_q))).tolist():

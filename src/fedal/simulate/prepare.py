@@ -68,7 +68,6 @@ def prepare_split(
         config.alpha,
         partition_generator(config.seed, "partition"),
         users=None if dataset.users is None else dataset.users[rest],
-        allow_overlap=config.allow_overlap,
         min_samples=config.min_samples,
         client_names=config.client_names,
     )
