@@ -141,6 +141,16 @@ def test_a_default_that_differs_from_the_folder_is_refused_too(tmp_path: Path) -
     compare(["local"], 1, tmp_path, {**SETTINGS, "public_size": 100, "partition": "iid", "workers": 2}, jobs=1)
 
 
+def test_the_effective_number_of_classes_is_in_every_table(shown: tuple[Path, Answer]) -> None:
+    path, answer = shown
+    runs = [fedal.load_run(path / "fedal" / f"seed-{seed}") for seed in (0, 1)]
+    effective = np.mean([run.effective_classes for run in runs])
+    assert f"dirichlet, alpha 1, {effective:.2f} effective classes per client" in " ".join(answer.out.split())
+    with open(path / "table.csv") as file:
+        for row in csv.DictReader(file):
+            assert float(row["effective_classes_mean"]) == pytest.approx(effective, abs=1e-4)
+
+
 def test_a_comparison_with_client_tables_can_be_resumed(tmp_path: Path) -> None:
     settings = {**SETTINGS, "clients": [{"name": "north"}, {"model": "mlp-small", "count": 2}]}
     compare(["local"], 1, tmp_path, settings, jobs=1)

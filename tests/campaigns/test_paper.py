@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fedal
 from commands import fedal as command
 from fedal import methods
 from fedal.campaigns.compare import MethodRuns
@@ -133,6 +134,9 @@ def test_a_small_scale_run_shows_our_numbers_next_to_the_papers_and_names_its_da
         rows = {row["what"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["fedmd", "fedmd-lf", "fedal"]
     row = rows["fedal"]
+    runs = [fedal.load_run(tmp_path / "small" / row["folder"] / f"seed-{seed}") for seed in range(2)]
+    effective = sum(run.effective_classes for run in runs) / 2
+    assert f"dirichlet-client-k, alpha 2, {effective:.2f} effective classes per client" in row["config"]
     assert (row["paper"], row["paper_spread"], row["seeds"]) == ("0.744", "0.007", "2")
     assert float(row["difference"]) == pytest.approx(float(row["ours"]) - 0.744)
     finals = [

@@ -188,6 +188,16 @@ def test_the_partition_is_saved_with_its_class_table(run: fedal.Run) -> None:
     assert [row["private_samples"] for row in run.client_metrics[:N]] == [len(part) for part in parts]
 
 
+def test_a_run_says_how_skewed_its_data_are(run: fedal.Run) -> None:
+    assert run.class_counts.shape == (N, K) and run.class_counts.sum() == 1437 - 300
+    shares = run.class_counts / run.class_counts.sum(axis=1, keepdims=True)
+    entropies = [-sum(share * np.log(share) for share in client if share > 0) for client in shares]
+    assert run.effective_classes == pytest.approx(np.exp(entropies).mean())
+    assert run.unassigned == 0
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary["data"] == {"effective_classes": run.effective_classes, "unassigned": 0}
+
+
 def test_the_subset_for_evaluation_is_stratified_and_fixed_by_the_seed() -> None:
     labels = load_data("digits").test_y
     subset = stratified_subset(labels, 100, seed=4)

@@ -33,7 +33,7 @@ def write_run(
     (path / "environment.json").write_text(json.dumps(known | (environment or {})))
     counts = np.arange(len(clients) * 2).reshape(len(clients), 2) + seed
     arrays = {f"client/{name}": np.arange(3) for name in clients}
-    np.savez_compressed(path / "partition.npz", class_counts=counts, **arrays)
+    np.savez_compressed(path / "partition.npz", class_counts=counts, leftovers=np.array(1234), **arrays)
     rows, client_rows = [], []
     for index, accuracy in enumerate(accuracies):
         where = {"round": 2 * index + 2, "iteration": 10 * (index + 1)}

@@ -122,6 +122,23 @@ def test_a_pickle_in_the_partition_is_not_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
+def test_a_partition_without_leftovers_or_with_a_strange_one_is_read(tmp_path: Path) -> None:
+    counts = np.array([[3, -1], [0, 0], [2, 2]])
+    clients = {f"client/{name}": np.arange(3) for name in ("a", "b", "c")}
+    for place, more in enumerate(({}, {"leftovers": np.zeros(5)}, {"leftovers": np.array("many")})):
+        path = write_run(tmp_path / str(place))
+        np.savez(path / "partition.npz", class_counts=counts, **more, **clients)
+        (record,) = read(path).records
+        assert record.unassigned is None and record.effective_classes == pytest.approx(1.5)
+
+
+def test_a_leftover_array_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    large = np.zeros(2_000_000, dtype=np.int64)  # a few kB in the file
+    np.savez_compressed(path / "partition.npz", class_counts=np.eye(1, dtype=int), leftovers=large)
+    assert "table too large" in problems_of(read(path))
+
+
 def test_a_torn_last_line_is_skipped_and_reported(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", complete=False)
     with open(path / "metrics.jsonl", "a") as file:

@@ -53,6 +53,14 @@ def hostile(tmp_path: Path) -> Path:
     return write_report([tmp_path])[0]
 
 
+def test_the_page_says_how_skewed_the_data_are(tmp_path: Path) -> None:
+    """Counts (0, 1), (2, 3) and (4, 5): exp of the entropies 0, 0.673 and 0.687, mean (1 + 1.960 + 1.988) / 3."""
+    write_run(tmp_path / "a", config={"partition": "dirichlet"})
+    text = write_report([tmp_path])[0].read_text(encoding="utf-8")
+    assert "dirichlet, alpha 1.0 (smaller is more skewed), 1.65 effective classes per client" in text
+    assert "1.65 effective classes per client (exp of the entropy, mean); 1,234 unassigned training samples" in text
+
+
 def test_the_table_shows_means_over_seeds_of_final_rows(report: Path) -> None:
     text = report.read_text(encoding="utf-8")
     assert "0.6100 ± 0.0100" in text

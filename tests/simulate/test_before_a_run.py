@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import fedal
 from fedal.cli import app
 from fedal.config import Config
+from fedal.data.partition import effective_classes
 from fedal.figures.bubbles import draw_bubbles
 from fedal.simulate.estimate import estimate
 from fedal.simulate.prepare import prepare_split
@@ -28,8 +29,18 @@ def test_the_preview_shows_the_split_that_the_run_will_use(tmp_path: Path) -> No
         if line.strip().startswith("client-")
     ]
     assert np.array_equal(shown, counts)
-    assert "public samples: 300" in result.output
+    assert "public samples: 300; unassigned training samples: 0" in result.output
+    effective = effective_classes(counts)
+    assert 1 < effective < 10 and f"dirichlet, alpha 0.7, {effective:.2f} effective classes per client" in result.output
     assert (tmp_path / "partition.svg").stat().st_size > 1000 and (tmp_path / "partition.png").stat().st_size > 1000
+
+
+def test_the_preview_counts_what_stays_unassigned(tmp_path: Path) -> None:
+    flags = ["--clients", "4", "--partition", "dirichlet-client", "--seed", "3"]
+    result = CliRunner().invoke(app, ["partition", *flags, "--out", str(tmp_path)])
+    split = prepare_split(Config(clients=4, partition="dirichlet-client", seed=3))
+    assert split.leftovers == 1137 - split.class_counts().sum() > 0
+    assert f"unassigned training samples: {split.leftovers}" in result.output
 
 
 def test_an_impossible_partition_is_refused_before_anything_is_written(tmp_path: Path) -> None:

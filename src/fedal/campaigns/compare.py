@@ -19,8 +19,9 @@ from fedal.durable import write_atomically
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.messages import in_words
 from fedal.records.folder import RunFolder
+from fedal.records.numbers import partition_text
 from fedal.records.run import Run
-from fedal.records.statistics import Row, Seeds
+from fedal.records.statistics import Row, Seeds, mean
 from fedal.records.tables import as_csv
 
 
@@ -45,6 +46,7 @@ CSV_NUMBERS: dict[str, Callable[[MethodRuns], object]] = {  # column -> its valu
     "up_bytes": lambda row: row.runs[0].final["up_bytes"],
     "down_bytes": lambda row: row.runs[0].final["down_bytes"],
     "seconds_mean": lambda row: round(row.mean("seconds"), 3),
+    "effective_classes_mean": lambda row: round(mean(run.effective_classes for run in row.runs), 4),
 }
 
 
@@ -56,6 +58,15 @@ class Comparison:
     seeds: tuple[int, ...]
     rows: list[MethodRuns]
     notes: list[str]  # why rows may not be comparable
+
+    @property
+    def partition(self) -> str:
+        """How the data were divided, in words; the methods of one seed share a partition."""
+        runs = next((row.runs for row in self.rows if row.runs), [])
+        if not runs:
+            return ""
+        config = runs[0].config
+        return partition_text(str(config.partition), config.alpha, [run.effective_classes for run in runs])
 
     def write_csv(self) -> None:
         rows = []

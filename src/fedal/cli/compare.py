@@ -71,7 +71,8 @@ def _print_comparison(comparison: Comparison) -> None:
             ]
         )
     columns = ["method", "test accuracy", "worst client", "up / client", "down / client", "time", "reveals"]
-    print_table(f"Final models on the whole test set, mean ± std over {len(comparison.seeds)} seeds", columns, rows)
+    title = f"Final models on the whole test set, mean ± std over {len(comparison.seeds)} seeds"
+    print_table("; ".join(filter(None, [title, comparison.partition])), columns, rows)
 
 
 def _print_differences(comparison: Comparison) -> None:

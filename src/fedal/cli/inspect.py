@@ -12,7 +12,7 @@ from fedal.cli.printing import print_table, warn
 from fedal.errors import ConfigError, FedalError
 from fedal.figures.bubbles import draw_bubbles
 from fedal.figures.canvas import save
-from fedal.records.numbers import duration, size
+from fedal.records.numbers import duration, partition_text, size
 from fedal.records.run import Run
 from fedal.report.page import write_report
 from fedal.report.tensorboard import mirror
@@ -38,8 +38,8 @@ def partition(
     counts = split.class_counts()
     names = split.dataset.class_names or tuple(str(k) for k in range(split.dataset.n_classes))
     rule = config.partition or default_partition(config)
-    title = f"{split.dataset.name}, {len(counts)} clients, {rule}"
-    title += f", alpha {config.alpha:g}" if rule.startswith("dirichlet") else ""
+    words = partition_text(rule, config.alpha, [split.effective_classes])
+    title = f"{split.dataset.name}, {len(counts)} clients, {words}"
     rows = [
         [client, *(f"{count:,}" if count else "·" for count in row), f"{row.sum():,}", str((row > 0).sum())]
         for client, row in zip(split.clients, counts, strict=True)

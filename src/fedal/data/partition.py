@@ -177,7 +177,7 @@ def divide(
         as_large_as_can_be = fewest == len(labels) // n_clients  # then neither alpha nor the seed matters
         remedies = ["fewer clients"] if as_large_as_can_be else ["a larger alpha", "fewer clients", "another seed"]
         raise TooFewSamplesError(
-            f'client "{client}" gets {fewest} samples; the minimum is {min_samples}'
+            f'client "{client}" gets {fewest} sample{"s" * (fewest != 1)}; the minimum is {min_samples}'
             + (f" ({others} more below it)" if others else ""),
             [*remedies, *([f"--set min_samples={fewest}"] if fewest else [])],
             fewest,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedal.data.dataset import Dataset
-from fedal.data.partition import class_table
+from fedal.data.partition import class_table, effective_classes
 from fedal.data.sources import SOURCES
 from fedal.durable import write_atomically
 from fedal.errors import CheckpointError
@@ -52,6 +54,11 @@ class DataSplit:
         """Samples per client and class.  -> (N, K)"""
         return class_table(self.dataset.train_y, list(self.clients.values()), self.dataset.n_classes)
 
+    @property
+    def effective_classes(self) -> float:
+        """exp(entropy of a client's class shares), mean over clients."""
+        return effective_classes(self.class_counts())
+
     def save(self, path: Path) -> None:
         arrays: dict[str, NDArray[np.generic]] = {f"client/{name}": part for name, part in self.clients.items()}
         arrays["class_counts"] = self.class_counts()
@@ -75,19 +82,37 @@ class SavedSplit:
 
 def read_split(path: Path, dataset: Dataset) -> SavedSplit:
     """The division that was saved with a run; refused when the data are not the ones it was made for."""
-    try:
-        with np.load(path, allow_pickle=False) as saved:
-            arrays = {name: saved[name] for name in saved.files}
+    with _reading(path), np.load(path, allow_pickle=False) as saved:
+        arrays = {name: saved[name] for name in saved.files}
         clients = {name.removeprefix("client/"): arrays[name] for name in arrays if name.startswith("client/")}
         fingerprint, leftovers = arrays["fingerprint"].tobytes(), int(arrays["leftovers"])
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
     if fingerprint != _fingerprint(dataset):
         raise CheckpointError(
             f"{path} was made for other training data than {dataset.name} holds now. "
             "Put the original data back, or start a new run."
         )
     return SavedSplit(clients, arrays.get("public"), leftovers)
+
+
+@dataclass(frozen=True)
+class SavedCounts:
+    """What a saved partition says without the dataset: samples per client and class, and how many nobody got."""
+
+    class_counts: NDArray[np.int64]
+    leftovers: int
+
+
+def read_counts(path: Path) -> SavedCounts:
+    with _reading(path), np.load(path, allow_pickle=False) as saved:
+        return SavedCounts(saved["class_counts"], int(saved["leftovers"]))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
 
 
 def _fingerprint(dataset: Dataset) -> bytes:

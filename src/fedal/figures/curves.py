@@ -19,7 +19,7 @@ def plot_curves(comparison: Comparison) -> Path:
         place_curve(axes, row.curve("test_accuracy"), f"{row.method}  ({row.mean('test_accuracy'):.3f})", place)
     config = shown[0].runs[0].config if shown else None
     title = config and (
-        f"{config.dataset}, {len(config.client_names)} clients, {config.partition}, alpha {config.alpha:g}, "
+        f"{config.dataset}, {len(config.client_names)} clients, {comparison.partition},\n"
         f"{len(comparison.seeds)} seed{'s' * (len(comparison.seeds) > 1)} (band: min to max)"
     )
     label(axes, title or "", "iterations (rounds x tau)", "test accuracy, mean over clients")

@@ -62,6 +62,12 @@ def p_value(value: float | None, equals: str = "") -> str:
     return "< 0.001" if value < 0.001 else f"{equals}{value:.3f}"
 
 
+def partition_text(name: str, alpha: float, effective: Collection[float] = ()) -> str:
+    """`dirichlet, alpha 1, 4.87 effective classes per client`: how data were divided, and what came of it (a mean)."""
+    words = [name, *([f"alpha {alpha:g}"] if name.startswith("dirichlet") else [])]
+    return ", ".join([*words, *([f"{mean(effective):.2f} effective classes per client"] if effective else [])])
+
+
 def shown_difference(found: Difference) -> list[str]:
     """Table cells: the mean, its 95% interval, the p value and the verdict."""
     interval = NONE if found.low is None or found.high is None else f"{signed(found.low)} to {signed(found.high)}"

@@ -9,12 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from fedal.data.partition import effective_classes
+from fedal.data.split import SavedCounts, read_counts
 from fedal.errors import ConfigError, FedalError
 from fedal.records.folder import RunFolder
 from fedal.records.statistics import final_row
 from fedal.user_code import is_import_path
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from fedal.learners.base import Learner
@@ -82,6 +86,27 @@ class Run:
     def client_models(self) -> dict[str, str]:
         """client -> the name of its model."""
         return dict(self._environment["clients"])
+
+    @cached_property
+    def _counts(self) -> SavedCounts:
+        if self.folder.is_server:
+            raise FedalError(f"{self.path} is a server's folder: it does not know the data, each site keeps its own.")
+        return read_counts(self.folder.partition)
+
+    @property
+    def class_counts(self) -> NDArray[np.int64]:
+        """Private samples of each client by class.  -> (N, K)"""
+        return self._counts.class_counts
+
+    @property
+    def effective_classes(self) -> float:
+        """exp(entropy of a client's class shares), mean over clients: 1 is a single class each."""
+        return effective_classes(self.class_counts)
+
+    @property
+    def unassigned(self) -> int:
+        """Training samples that belong to no client and not to the public set."""
+        return self._counts.leftovers
 
     def model(self, client: str) -> nn.Module:
         """The trained model of a client, in evaluation mode.

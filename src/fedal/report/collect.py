@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from fedal.data.partition import effective_classes
 from fedal.errors import ConfigError
 from fedal.records.folder import RunFolder
 from fedal.records.statistics import Row, final_row
@@ -44,10 +45,16 @@ class Record:
     client_rows: list[Row] = field(default_factory=list)
     clients: list[str] = field(default_factory=list)  # in the order of the rows of `class_counts`
     class_counts: list[list[int]] = field(default_factory=list)
+    unassigned: int | None = None  # training samples that nobody owns, if the partition says so
     output_matrices: dict[str, list[list[float]]] = field(default_factory=dict)  # name -> clients x classes
     is_complete: bool = False
     is_server: bool = False  # folder of a deployed server: data and models are at the sites
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def effective_classes(self) -> float | None:
+        """exp(entropy of a client's class shares), mean over clients; nothing where the partition is not known."""
+        return effective_classes(np.array(self.class_counts, np.float64).clip(0)) if self.class_counts else None
 
     @property
     def final(self) -> Row | None:
@@ -131,7 +138,8 @@ def read_record(path: Path, name: str) -> Record:
     record.client_rows = _part(record, folder.clients, lambda path: _rows(path, record), [])
     if not record.is_server:
         lost = "; the clients' data are not shown"
-        record.clients, record.class_counts = _part(record, folder.partition, _class_counts, ([], []), lost)
+        found = _part(record, folder.partition, _class_counts, ([], [], None), lost)
+        record.clients, record.class_counts, record.unassigned = found
     if (path / "analysis" / "analysis.json").exists():
         record.analysis = _part(record, path / "analysis" / "analysis.json", _json_object, {})
     if (path / "analysis" / "output-matrix.json").exists():
@@ -255,18 +263,19 @@ def _number(value: object) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _class_counts(path: Path) -> tuple[list[str], list[list[int]]]:
-    """The clients' names, and the client x class table: one row per client, one column per class."""
+def _class_counts(path: Path) -> tuple[list[str], list[list[int]], int | None]:
+    """The clients' names, the client x class table (one row per client), and the number of unassigned samples."""
     with zipfile.ZipFile(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
-        if archive.getinfo("class_counts.npy").file_size > MAX_COUNTS:
+        read = {"class_counts.npy", "leftovers.npy"} & {"class_counts.npy", *archive.namelist()}
+        if any(archive.getinfo(name).file_size > MAX_COUNTS for name in read):
             raise ValueError("table too large")
     with np.load(path, allow_pickle=False) as arrays:
-        counts = arrays["class_counts"]
+        counts, left = arrays["class_counts"], arrays.get("leftovers", np.empty(0))
     clients = [clean(name.removeprefix("client/")) for name in names if name.startswith("client/")]
     if counts.ndim != 2 or len(counts) != len(clients) or counts.dtype.kind not in "iu":
         raise ValueError("the table does not match the clients")
-    return clients, counts.tolist()
+    return clients, counts.tolist(), int(left) if left.ndim == 0 and left.dtype.kind in "iu" else None
 
 
 def clean(value: Any) -> Any:

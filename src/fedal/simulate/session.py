@@ -151,7 +151,8 @@ class Session:
         for client, learner in self._assembly.learners.items():
             save_model(self.folder.models / f"{client}.safetensors", learner.state_dict())
         self.folder.failure.unlink(missing_ok=True)
-        write_json(self.folder.summary, {"status": "complete", "final": final})
+        data = {"effective_classes": self.split.effective_classes, "unassigned": self.split.leftovers}
+        write_json(self.folder.summary, {"status": "complete", "final": final, "data": data})
 
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._started

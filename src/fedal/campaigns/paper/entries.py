@@ -22,8 +22,8 @@ Number = tuple[float, float]  # mean and std as printed in the paper
 FIGURE_ONLY = "figure only"
 
 PARTITION_NOTE = (
-    "partition dirichlet-client-k (alpha / K per class, class shares kept, the rest unassigned): the paper does not say "
-    "which form of the Dirichlet partition it used, see docs/partitions.md"
+    "partition dirichlet-client-k (alpha / K per class, class shares kept, the rest unassigned): the paper does not "
+    "say which form of the Dirichlet partition it used, see docs/partitions.md"
 )
 FEDPROTO_NOTE = "the paper's FedProto is its adaptation to unlabelled public data, here fedproto-public"
 TAU_NOTE = "the paper does not state tau for CFD, FCCL, FCCL+, FedAvg, FD and FedMD-LF; the config column shows ours"

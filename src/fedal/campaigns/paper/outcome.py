@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from fedal.campaigns.paper.entries import FIGURE_ONLY, Kind, Number, PaperEntry
 from fedal.config import Config
 from fedal.durable import write_texts
 from fedal.records.folder import RunFolder
+from fedal.records.numbers import partition_text
 from fedal.records.statistics import mean, spread
 from fedal.records.tables import as_csv, as_markdown
 
@@ -123,10 +124,13 @@ class Outcome:
         return f"# {self.title}\n\nours: {self.quantity}; spread: standard deviation over seeds\n\n{table}\n\n{notes}\n"
 
 
-def config_text(settings: Mapping[str, Any], method: str | None = None) -> str:
-    """A short description of a line's configuration; length and tau only with a method, which sets tau."""
+def config_text(settings: Mapping[str, Any], method: str | None = None, effective: Collection[float] = ()) -> str:
+    """A short description of a line's configuration; length and tau only with a method, which sets tau.
+
+    `effective` are the effective numbers of classes of its runs.
+    """
     config = Config(**{**settings, "method": method or "local"})
-    partition = str(config.partition) if config.partition == "by-user" else f"{config.partition} {config.alpha:g}"
+    partition = partition_text(str(config.partition), config.alpha, effective)
     models = config.models if isinstance(config.models, str) else " and ".join(config.models)
     parts = [config.dataset, f"{len(config.client_names)} clients", partition, f"models {models}"]
     parts += [f"|P| {config.public_size}"]

@@ -32,7 +32,7 @@ def read_lines(
     outcome: Outcome, column: Column, row: MethodRuns, settings: Mapping[str, Any], folder: Path
 ) -> list[TableLine]:
     """The lines of one method in one column, or the reason why it has no runs."""
-    config = config_text(settings, row.method)
+    config = config_text(settings, row.method, [run.effective_classes for run in row.runs])
     place = f"{folder.name}/{row.method}"
     if not row.runs:
         reason = f"not applicable: {row.not_applicable}"
@@ -98,14 +98,8 @@ def partition_line(outcome: Outcome, column: Column, settings: Mapping[str, Any]
     """The line of a partition: splits the data for each seed; the figure shows the split of the first seed."""
     effective = []
     for seed in range(seeds):
-        counts = prepare_split(Config(**{**settings, "method": "local", "seed": seed})).class_counts()
-        outcome.counts.setdefault(column.name, counts[:SHOWN_CLIENTS])
-        effective.append(float(np.exp(_entropies(counts)).mean()))
-    return TableLine(column.name, str(settings["partition"]), config_text(settings), tuple(effective))
-
-
-def _entropies(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Entropy of each client's class distribution, in nats.  (N, K) -> (N,)"""
-    q = counts / counts.sum(1, keepdims=True)
-    entropies: NDArray[np.float64] = -(q * np.log(np.where(q > 0, q, 1.0))).sum(1)
-    return entropies
+        split = prepare_split(Config(**{**settings, "method": "local", "seed": seed}))
+        outcome.counts.setdefault(column.name, split.class_counts()[:SHOWN_CLIENTS])
+        effective.append(split.effective_classes)
+    config = config_text(settings, effective=effective)
+    return TableLine(column.name, str(settings["partition"]), config, tuple(effective))

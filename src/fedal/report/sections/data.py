@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedal.records.numbers import share
 from fedal.report.collect import Record
 from fedal.report.groups import Overview
 from fedal.report.markup import Markup, element, markup, table
@@ -24,9 +25,14 @@ def section(overview: Overview) -> Markup:
     parts = []
     for index, (record, users) in enumerate(partitions.values()):
         title = f"Partition {index + 1} of {len(partitions)}: {_used_by(overview, record, users)}"
-        body = _counts_table(record, title)
+        body = markup(element("p", _summary(record)), _counts_table(record, title))
         parts.append(element("details", element("summary", title), body, open=index == 0))
     return markup(*parts)
+
+
+def _summary(record: Record) -> str:
+    words = f"{share(record.effective_classes or math.nan, 2)} effective classes per client (exp of the entropy, mean)"
+    return words if record.unassigned is None else f"{words}; {record.unassigned:,} unassigned training samples"
 
 
 def _used_by(overview: Overview, record: Record, users: Sequence[str]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from fedal.records.numbers import share
+from fedal.records.statistics import mean
 from fedal.report.collect import Record
 from fedal.report.groups import Overview, as_text
 from fedal.report.markup import Markup, definitions, element, folded, markup, table
@@ -21,6 +23,8 @@ def what_was_run(overview: Overview) -> Markup:
     sources = {str(r.environment["data"]) for r in overview.records if "data" in r.environment}
     clients = sorted({group.client_count for group in overview.groups} - {0})
     partition = f"{setting('partition')}, alpha {setting('alpha')} (smaller is more skewed)"
+    effective = [found for record in overview.records if (found := record.effective_classes) is not None]
+    partition += f", {share(mean(effective), 2)} effective classes per client" if effective else ""
     return definitions(
         [
             ("methods", ", ".join(group.label for group in overview.groups)),
