@@ -141,6 +141,29 @@ def test_a_default_that_differs_from_the_folder_is_refused_too(tmp_path: Path) -
     compare(["local"], 1, tmp_path, {**SETTINGS, "public_size": 100, "partition": "iid", "workers": 2}, jobs=1)
 
 
+def test_a_client_that_is_too_small_stops_a_comparison_before_the_first_run(tmp_path: Path) -> None:
+    """The smallest clients of seeds 0, 1, 2, 3 have 318, 208, 287 and 267 samples."""
+    out = tmp_path / "cmp"
+    answer = command_compare("--methods", "local,fedal", "--seeds", 4, "--set", "min_samples=280", "--out", out)
+    assert (answer.code, answer.err) == (
+        2,
+        'error: seed 1: client "client-02" gets 208 samples; the minimum is 280; there are such clients at seed 3 too. '
+        "Try a larger alpha, fewer clients, or --set min_samples=208.\n",
+    )
+    assert not out.exists()
+
+
+def test_the_advised_remedy_continues_the_same_folder(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "min_samples": 280}
+    compare(["local"], 1, tmp_path, settings, jobs=1)
+    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "local" / "seed-0").rglob("*")}
+    with pytest.raises(ConfigError, match=r"seed 1: .* --set min_samples=208"):
+        compare(["local"], 2, tmp_path, settings, jobs=1)
+    grown = compare(["local"], 2, tmp_path, {**settings, "min_samples": 208}, jobs=1)
+    assert [run.config.min_samples for run in grown.rows[0].runs] == [280, 208]
+    assert kept == {file: file.stat().st_mtime_ns for file in (tmp_path / "local" / "seed-0").rglob("*")}
+
+
 def test_the_effective_number_of_classes_is_in_every_table(shown: tuple[Path, Answer]) -> None:
     path, answer = shown
     runs = [fedal.load_run(path / "fedal" / f"seed-{seed}") for seed in (0, 1)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedal import methods as known_methods
-from fedal.campaigns.job import Job, Watcher, refuse_other_runs
+from fedal.campaigns.job import Job, Watcher, refuse_other_runs, refuse_small_clients
 from fedal.campaigns.pool import JobOutcome, run_jobs
 from fedal.config import Config, unknown_setting
 from fedal.durable import write_atomically
@@ -158,6 +158,7 @@ def plan_comparison(
             not_applicable[name] = str(error)
     plan = ComparisonPlan(path, chosen, jobs, not_applicable)
     refuse_other_runs(plan.all_jobs)
+    refuse_small_clients(plan.all_jobs)
     RunFolder(path).create()
     return plan
 

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fedal.config import Config, read_toml
-from fedal.errors import ConfigError, FolderInUseError, NotApplicableError
+from fedal.data.dataset import Dataset
+from fedal.errors import ConfigError, FolderInUseError, NotApplicableError, TooFewSamplesError
 from fedal.records.folder import RunFolder
-from fedal.simulate.prepare import load_dataset, public_size, resolved
+from fedal.simulate.prepare import load_dataset, prepare_split, public_size, resolved
 from fedal.user_code import named_code
+
+DECIDES_DATA = {"dataset", "data", "data_folder", "accept_unverified", "clients", "public_size"}
+DECIDES_PARTITION = DECIDES_DATA | {"partition", "alpha", "min_samples", "public", "batch_size"}
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,39 @@ def refuse_other_runs(jobs: Iterable[Job]) -> None:
         wanted = {**_resolved_defaults(job.config, saved, public_sizes), **wanted}
         if job.config.stacked == "auto":  # a run continues as it started, with or without stacks
             wanted["stacked"] = saved["stacked"]
+        if saved.get("partition") != "by-user":  # elsewhere it only decides whether a run may start, and this one did
+            wanted["min_samples"] = saved["min_samples"]
         if difference := _first_difference(Config.model_fields, saved, wanted):
             raise ConfigError(f"{job.folder} holds a run with other settings ({difference}). Choose another --out.")
+
+
+def refuse_small_clients(jobs: Iterable[Job]) -> None:
+    """Draws the partition of every seed that has none yet; raises when a client gets too few samples.
+
+    The error is about the seed with the smallest client, so that what it advises is enough for all seeds.
+    """
+    datasets: dict[str, Dataset] = {}
+    drawn: set[str] = set()
+    found: dict[int, TooFewSamplesError] = {}
+    for job in jobs:
+        asked = str([job.seed, job.config.model_dump(include=DECIDES_PARTITION)])  # not the method: drawn once for all
+        if asked in drawn or RunFolder(job.folder).partition.exists():
+            continue
+        drawn.add(asked)
+        source = str(job.config.model_dump(include=DECIDES_DATA))
+        if source not in datasets:
+            datasets[source] = load_dataset(job.config)
+        try:
+            prepare_split(job.config, datasets[source])
+        except TooFewSamplesError as error:
+            found[job.seed] = error
+    if not found:
+        return
+    seed = min(found, key=lambda seed: found[seed].fewest)
+    others = ", ".join(str(other) for other in found if other != seed)
+    more = f"; there are such clients at seed {others} too" if others else ""
+    remedies = [remedy for remedy in found[seed].remedies if remedy != "another seed"]
+    raise TooFewSamplesError(f"seed {seed}: {found[seed].found}{more}", remedies, found[seed].fewest)
 
 
 def _resolved_defaults(
