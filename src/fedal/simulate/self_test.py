@@ -13,7 +13,7 @@ from fedal.simulate.callback import Callback
 from fedal.simulate.run import resume, run
 
 ROUNDS = 4
-CHANCE = 0.1  # of ten digits
+CHANCE = 0.1  # with ten classes
 
 
 class SelfTestError(FedalError):
@@ -38,9 +38,7 @@ class _StopAfterOneRound(Callback):
 def self_test(folder: Path) -> SelfTest:
     """Trains a few rounds in `folder`, with and without an interruption, and compares; raises SelfTestError."""
     began = time.monotonic()
-    config = Config(
-        method="fedal", dataset="digits", clients=3, models=("mlp-small", "cnn-small-bn"), rounds=ROUNDS, eval_every=10
-    )
+    config = Config(method="fedal", clients=3, models=("mlp-small", "cnn-small-bn"), rounds=ROUNDS, eval_every=10)
     whole = run(config, folder / "whole")
     try:
         run(config, folder / "interrupted", callbacks=[_StopAfterOneRound()])
