@@ -50,7 +50,7 @@ lowest:
 	$(PYTHON) -m venv --clear .venv-lowest
 	$(PYTHON) -m tests.lowest > .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --no-compile --quiet --disable-pip-version-check \
-	  -c .venv-lowest/constraints.txt -e '.[report,tensorboard,tune,deploy,jax,ray]' \
+	  -c .venv-lowest/constraints.txt -e '.[report,tensorboard,tune,deploy,jax,ray,docs]' \
 	  pytest pytest-timeout pytest-xdist hypothesis selenium
 	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile -W default::DeprecationWarning -m "not soak and not processes"
 
