@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-versi
 # Two files in parallel, because many tests wait for processes or deadlines. Tests in one file share fixtures.
 TEST := $(BIN)/python -m pytest -n 2 --dist loadfile -m
 
-.PHONY: demo quick test check lint format soak bench docs clean
+.PHONY: demo quick test check lint format soak bench docs lowest lock wheel clean
 
 demo: $(USE)
 	$(BIN)/fedal compare --methods local,fedmd,fedal --dataset digits --iterations 200 --seeds 3 --out runs/demo
@@ -45,8 +45,25 @@ docs: $(WORK)
 	$(BIN)/python -m sphinx -q -W --keep-going -E -b html -c docs/site . build/docs
 	@echo "$(CURDIR)/build/docs/index.html"
 
+# The quick tests with the lowest versions that pyproject.toml allows. Old packages may warn about each other.
+lowest:
+	$(PYTHON) -m venv --clear .venv-lowest
+	$(PYTHON) -m tests.lowest > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --no-compile --quiet --disable-pip-version-check \
+	  -c .venv-lowest/constraints.txt -e '.[report,tensorboard,tune,deploy,jax,ray,docs]' \
+	  pytest pytest-timeout pytest-xdist hypothesis selenium
+	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile -W default::DeprecationWarning -m "not soak and not processes"
+
+# The exact versions in .venv. Run it after `make check` has passed with them.
+lock: $(WORK)
+	$(BIN)/python -m tests.lock > requirements-dev.lock.new
+	mv requirements-dev.lock.new requirements-dev.lock
+
+wheel:
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-lowest
 
 $(USE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -1,6 +1,8 @@
 """Runs every example as a user would, in an empty folder."""
 
 import ast
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +16,11 @@ pytestmark = pytest.mark.processes
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run_example(name: str, folder: Path) -> str:
+def run_example(name: str, folder: Path, **variables: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], cwd=folder, capture_output=True, text=True, timeout=280, check=False
-    )
+        [sys.executable, str(EXAMPLES / name)], cwd=folder, env=os.environ | variables, capture_output=True, text=True,
+        timeout=280, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr, done.stderr
     return done.stdout
@@ -83,6 +86,30 @@ def test_scikit_learn_clients_join_and_all_clients_gain(tmp_path: Path) -> None:
     output = run_example("sklearn_client.py", tmp_path)
     assert better_together(output)
     assert "200 trees, saved as arrays" in output
+
+
+STAND_IN = """
+import json
+calls = []
+class Log:
+    def log(self, row, step): calls.append([step, row])
+    def finish(self, exit_code):
+        with open("sent.json", "w") as file: json.dump([settings, calls, exit_code], file)
+def init(**given):
+    global settings
+    settings = given
+    return Log()
+"""
+
+
+def test_the_rows_of_a_run_reach_weights_and_biases(tmp_path: Path) -> None:
+    (tmp_path / "wandb.py").write_text(STAND_IN)  # the real one needs an account
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    output = run_example("callback_wandb.py", tmp_path, PYTHONPATH=path)
+    settings, calls, exit_code = json.loads((tmp_path / "sent.json").read_text())
+    assert (settings["name"], settings["config"]["method"]) == ("fedal on digits, seed 0", "fedal")
+    assert [step for step, row in calls if "after_global/test_accuracy" in row] == [10, 20, 20]
+    assert exit_code == 0 and "runs/wandb" in output
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

@@ -31,7 +31,7 @@ LAYERS = [  # parts on one line do not import each other
     ["learners"],
     ["messages", "losses", "aggregate", "data"],
     ["models"],
-    ["seeding", "durable", "finite", "precision", "user_code", "facts", "kernels", "machine"],
+    ["seeding", "durable", "finite", "precision", "user_code", "facts", "kernels", "machine", "installation"],
     ["lazy", "errors"],
 ]
 PLACE = {part: level for level, parts in enumerate(LAYERS) for part in parts}

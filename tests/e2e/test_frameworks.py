@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 import fedal
 from fedal.errors import Stopped
 from fedal.learners.base import Learner
-from fedal.simulate.session import Listener
 from frameworks import in_jax, regressor, trees
+from observers import StopAt
 
 MAKE = {"jax": in_jax, "regressor": regressor, "trees": trees}
 CLIENTS = [{"name": "torch", "model": "mlp-small"}, *({"name": name} for name in MAKE)]
@@ -53,9 +53,8 @@ def test_clients_of_all_frameworks_do_better_together_than_alone(
 
 def test_a_federation_of_frameworks_resumes_bit_for_bit(tmp_path: Path) -> None:
     whole = fedal.run(config("fedal", 0, 20), tmp_path / "whole", models=learners(0))
-    stop = Listener(should_stop=lambda: True)
     with pytest.raises(Stopped):
-        fedal.run(config("fedal", 0, 20), tmp_path / "halted", models=learners(0), listener=stop)
+        fedal.run(config("fedal", 0, 20), tmp_path / "halted", models=learners(0), callbacks=[StopAt()])
     halted = fedal.resume(tmp_path / "halted", models=learners(0))
     for client in CLIENTS:
         file = f"models/{client['name']}.safetensors"

@@ -17,6 +17,7 @@ from fedal.data import load as load_data
 from fedal.errors import FedalError
 from fedal.metrics import stratified_subset
 from fedal.records.run import read_rows
+from observers import Notes, StopAt
 
 N, TAU, B, K, ROUNDS = 3, 2, 16, 10, 7
 CLIENTS = [{"name": "north", "model": "mlp-small"}, {"name": "south", "model": "cnn-small-bn"}, {"model": "cnn-small"}]
@@ -240,16 +241,14 @@ def test_a_torn_last_line_is_not_a_row(tmp_path: Path) -> None:
 
 
 def test_another_version_of_torch_is_warned_about_on_resume(run: fedal.Run, tmp_path: Path) -> None:
-    from fedal.simulate.session import Listener
-
     half = tmp_path / "half"
     with pytest.raises(FedalError, match="stopped after iteration 2"):
-        fedal.run(Config(method="fedal", **SETTINGS), half, listener=Listener(should_stop=lambda: True))
+        fedal.run(Config(method="fedal", **SETTINGS), half, callbacks=[StopAt()])
     environment = json.loads((half / "environment.json").read_text())
     (half / "environment.json").write_text(json.dumps({**environment, "torch": "0.1"}))
-    said: list[str] = []
-    fedal.resume(half, listener=Listener(warned=said.append))
-    assert said == [
+    notes = Notes()
+    fedal.resume(half, callbacks=[notes])
+    assert notes.of("warning") == [
         f"torch was 0.1, is now {torch.__version__}: the result may not be bit-identical to an uninterrupted run."
     ]
 

@@ -19,6 +19,7 @@ import fedal as package
 from commands import COMMAND, TINY, fedal
 from e2e.lives import ForkServer, outcome
 from fedal.errors import ConfigError, FedalError
+from observers import StopAt
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -40,15 +41,11 @@ LONGER = (
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run, stopped after 7 rounds."""
-    from fedal.simulate.session import Listener
-
     path = tmp_path_factory.mktemp("interrupted") / "run"
-    done: list[int] = []
-    listener = Listener(advanced=lambda now, total: done.append(now), should_stop=lambda: done[-1] >= 14)
     settings = dict(clients=3, models=["mlp-small", "cnn-small-bn"], rounds=12, tau=2, batch_size=8)
     with pytest.raises(FedalError, match="stopped after iteration 14"):
         package.run(
-            package.Config(**settings, checkpoint_every=1, eval_every=4, eval_samples=50), path, listener=listener
+            package.Config(**settings, checkpoint_every=1, eval_every=4, eval_samples=50), path, callbacks=[StopAt(14)]
         )
     return path
 

@@ -17,8 +17,8 @@ from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError, Stopped
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.simulate.assemble import Assembly, assemble
-from fedal.simulate.session import Listener
 from fedal.simulate.stacking import STACKABLE_METHODS, resolve_stacked, stacks
+from observers import StopAt
 from splits import InOrder, same_bits, with_logics
 
 
@@ -126,9 +126,8 @@ def test_a_stack_sits_out_as_a_whole() -> None:
 def test_a_resumed_stacked_run_is_bit_identical(tmp_path: Path) -> None:
     config = Config(models="cnn-small", clients=6, iterations=15, stacked=True, checkpoint_every=1, eval_every=5)
     whole = fedal.run(config, tmp_path / "whole")
-    seen = iter((False, True))
     with pytest.raises(Stopped):
-        fedal.run(config, tmp_path / "parts", listener=Listener(should_stop=lambda: next(seen)))
+        fedal.run(config, tmp_path / "parts", callbacks=[StopAt(10)])
     parts = fedal.resume(tmp_path / "parts")
     assert "stacked = true" in (tmp_path / "parts" / "config.toml").read_text()
     for name in config.client_names:

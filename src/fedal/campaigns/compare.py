@@ -6,6 +6,7 @@ the new ones.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +14,18 @@ from typing import Any
 
 from fedal import methods as known_methods
 from fedal.campaigns.job import Job, Watcher, refuse_other_runs, refuse_small_clients
+from fedal.campaigns.observed import ObservedJobs
 from fedal.campaigns.pool import JobOutcome, run_jobs
 from fedal.config import Config, unknown_setting
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.messages import in_words
 from fedal.records.folder import RunFolder
-from fedal.records.numbers import partition_text
+from fedal.records.numbers import NONE, partition_text, with_spread
 from fedal.records.run import Run
 from fedal.records.statistics import Row, Seeds, mean
 from fedal.records.tables import as_csv
+from fedal.simulate.callback import Callback
 
 
 @dataclass
@@ -50,7 +53,7 @@ CSV_NUMBERS: dict[str, Callable[[MethodRuns], object]] = {  # column -> its valu
 }
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     """The rows of the table, in the order of the methods requested."""
 
@@ -67,6 +70,18 @@ class Comparison:
             return ""
         config = runs[0].config
         return partition_text(str(config.partition), config.alpha, [run.effective_classes for run in runs])
+
+    def __repr__(self) -> str:
+        """A table: a line per method with the mean ± std of its final accuracy over its seeds."""
+        cells = [("method", "test accuracy", "seeds")]
+        for row in self.rows:
+            finals = row.finals("test_accuracy")
+            why = textwrap.shorten(f"not applicable: {row.not_applicable}", 80, placeholder=" ...")
+            accuracy, seeds = (with_spread(finals.values()), str(len(finals))) if finals else (NONE, why)
+            cells.append((row.method, accuracy, seeds))
+        widths = [max(len(line[column]) for line in cells) for column in (0, 1)]
+        lines = [f"  {name:<{widths[0]}}  {accuracy:<{widths[1]}}  {seeds}" for name, accuracy, seeds in cells]
+        return "\n".join([f"Comparison({str(self.path)!r})", *lines])
 
     def write_csv(self) -> None:
         rows = []
@@ -116,13 +131,20 @@ def compare(
     jobs: int = 0,
     watch: Watcher = lambda job, event, details: None,
     should_stop: Callable[[], bool] = lambda: False,
+    callbacks: Sequence[Callback] = (),
 ) -> Comparison:
     """Runs or resumes all runs, up to `jobs` in parallel (0: one per core), and writes table.csv.
 
     `settings` are those of `Config`; an option that only some of the methods have applies to those methods.
+    `callbacks` observe all runs, from this process.
     """
+    observed = ObservedJobs(callbacks, watch, should_stop)
     plan = plan_comparison(methods, seeds, Path(out), dict(settings or {}))
-    return plan.conclude(run_jobs(plan.all_jobs, jobs, watch=watch, should_stop=should_stop))
+    with observed.until_the_end():
+        outcomes = run_jobs(
+            plan.all_jobs, jobs, watch=observed.watch, should_stop=observed.should_stop, ended=observed.ended
+        )
+    return plan.conclude(outcomes)
 
 
 def plan_comparison(

@@ -45,7 +45,7 @@ class Job:
 
 
 Watcher = Callable[[Job, str, Any], None]
-"""Callback (job, event, details); events: started, advanced, recorded, warned, finished, not applicable."""
+"""Called with (job, event, details). The events are those of `Forward`, "finished" and "not applicable"."""
 
 JobResult = str | Exception | None
 """What `run_job` returns: None if the run is finished, the reason if the method does not apply, or the exception."""
@@ -135,17 +135,17 @@ def run_job(
 
     A new run gets at most `max_workers` worker threads (0: as many as its config says).
     """
+    from fedal.simulate.callback import Forward
     from fedal.simulate.run import resume, run
-    from fedal.simulate.session import Listener
 
-    listener, config = Listener.forwarding(notify, should_stop), job.config
+    callbacks, config = [Forward(notify, should_stop)], job.config
     try:
         if RunFolder(job.folder).config.exists():
-            resume(job.folder, trust=True, listener=listener)
+            resume(job.folder, trust=True, callbacks=callbacks)
         else:
             if max_workers:
                 config = config.with_(workers=min(config.workers or max_workers, max_workers))
-            run(config, job.folder, listener=listener)
+            run(config, job.folder, callbacks=callbacks)
     except NotApplicableError as error:
         return str(error)
     except Exception as error:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
-from fedal.cli import catalogue, certs, compare, deploy, inspect, paper, train, tune
+from fedal.cli import catalogue, certs, compare, deploy, doctor, inspect, paper, settings, train, tune
 from fedal.errors import CheckpointError, ConfigError, FedalError, Stopped
 from fedal.machine import refuse_windows
 
 COMMANDS = (
     train.run, train.resume, compare.compare, tune.tune, paper.paper,
     inspect.partition, inspect.plan, inspect.analyse, inspect.report,
-    catalogue.methods, catalogue.datasets, catalogue.models,
+    catalogue.methods, catalogue.datasets, catalogue.models, settings.settings, doctor.doctor,
     deploy.serve, deploy.join, deploy.status, deploy.export_sites,
 )  # fmt: skip
 
@@ -28,10 +30,26 @@ app = typer.Typer(
     name="fedal",
     help="Federated knowledge distillation between black-box models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedal {version('fedal')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Takes the options of `fedal` itself."""
+
+
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(catalogue.data_app, name="data")

@@ -10,6 +10,7 @@ import typer
 from fedal import methods as known
 from fedal.campaigns.compare import Comparison
 from fedal.campaigns.compare import compare as run_comparison
+from fedal.cli.completion import complete_methods
 from fedal.cli.options import GivenSettings, Jobs, Quiet, takes_settings
 from fedal.cli.printing import print_table
 from fedal.cli.screen import Screen
@@ -25,7 +26,7 @@ ONE_RUN = {"method": "--methods", "seed": "--seeds", "options": "--set NAME=VALU
 @takes_settings(without=ONE_RUN)
 def compare(
     *,
-    methods: Annotated[str, typer.Option(help="Comma-separated, or all.")] = "all",
+    methods: Annotated[str, typer.Option(help="Comma-separated, or all.", autocompletion=complete_methods)] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...: this many runs per method.")] = 3,
     given: GivenSettings,
     out: Out = Path("runs/cmp"),

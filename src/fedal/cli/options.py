@@ -14,6 +14,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedal.cli.completion import OF_SETTINGS
 from fedal.config import Config, load_config, merge_settings, parse_assignments, read_toml
 from fedal.facts import facts_of
 
@@ -57,7 +58,7 @@ def takes_settings(
     names = [name for name, facts in facts_of(model).items() if facts.option and name not in without]
 
     def decorate(command: Command) -> Command:
-        generated = {name: _option(model.model_fields[name]) for name in names} | {
+        generated = {name: _option(name, model.model_fields[name]) for name in names} | {
             "file": file,
             "assignments": Assignments,
         }
@@ -84,11 +85,15 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _option(field: FieldInfo) -> Any:
+def _option(name: str, field: FieldInfo) -> Any:
     """The annotation from which typer makes a setting's option. None means omitted, so the file's value counts."""
     shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
     text = field.description or ""
-    option = typer.Option(help=f"{text[:1].upper()}{text[1:]}.", show_default=field.default is not None and shown)
+    option = typer.Option(
+        help=f"{text[:1].upper()}{text[1:]}.",
+        show_default=field.default is not None and shown,
+        autocompletion=OF_SETTINGS.get(name),
+    )
     return Annotated[_typed(field.annotation) | None, option]
 
 

@@ -11,13 +11,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """Prints a table; `numbers` right-aligns all columns but the first."""
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
         table.add_column(column, overflow="fold", justify="right" if numbers and index else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))  # fedal[jax] is text, not a style
     console = Console()
     console.print(table) if console.is_terminal else Console(width=160).print(table)
 

@@ -52,7 +52,7 @@ class Screen:
                 self._bars = None
 
     def show(self, name: str, event: str, details: Any) -> None:
-        """Shows an event of a run; events have the names of `Listener`'s methods."""
+        """Shows an event of a run; `Forward` names the events."""
         if event == "warned" and self._bars:
             self._bars.console.print(f"warning: {details}", markup=False)
         elif event == "warned":

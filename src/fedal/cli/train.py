@@ -14,7 +14,7 @@ from fedal.cli.screen import Screen
 from fedal.records.folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedal.simulate.session import Listener
+    from fedal.simulate.callback import Callback
 
 Out = Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/DATE-METHOD-DATASET-SEED")]
 
@@ -27,7 +27,7 @@ def run(given: GivenSettings, out: Out = None, quiet: Quiet = False) -> None:
     from fedal.simulate.run import run as start
 
     with Screen(quiet).live() as screen:
-        result = start(config, out, listener=_listener(screen, config.method))
+        result = start(config, out, callbacks=[_shown_on(screen, config.method)])
     print(f"{verdict(result.final)}\nrun folder: {result.path}")
 
 
@@ -46,11 +46,11 @@ def resume(
     from fedal.simulate.run import resume as continue_run
 
     with Screen(quiet).live() as screen:
-        result = continue_run(folder, iterations=iterations, trust=trust, listener=_listener(screen, config.method))
+        result = continue_run(folder, iterations=iterations, trust=trust, callbacks=[_shown_on(screen, config.method)])
     print(f"{verdict(result.final)}\nrun folder: {result.path}")
 
 
-def _listener(screen: Screen, name: str) -> Listener:
-    from fedal.simulate.session import Listener
+def _shown_on(screen: Screen, name: str) -> Callback:
+    from fedal.simulate.callback import Forward
 
-    return Listener.forwarding(partial(screen.show, name), screen.should_stop)
+    return Forward(partial(screen.show, name), screen.should_stop)

@@ -171,6 +171,11 @@ class Config(BaseModel):
     def client_names(self) -> tuple[str, ...]:
         return tuple(str(table.name) for table in self.client_tables)
 
+    @property
+    def title(self) -> str:
+        """`fedal on digits, seed 0`: what a run of this config is called."""
+        return f"{self.method} on {self.data or self.dataset}, seed {self.seed}"
+
     def method_object(self) -> Method:
         return methods.get(self.method)
 

@@ -34,3 +34,7 @@ __all__ = [
 def names() -> list[str]:
     """The names of the built-in datasets."""
     return list(SOURCES)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 
@@ -42,5 +42,5 @@ def on_terminal() -> Iterator[Progress]:
                 self.tasks[file] = bars.add_task(file, total=total_bytes)
             bars.update(self.tasks[file], completed=done_bytes, total=total_bytes)
 
-    with bars:
+    with bars if console.is_terminal else nullcontext():  # older rich ends hidden bars with an empty line
         yield Terminal()

@@ -12,6 +12,8 @@ from fedal.errors import ConfigError
 from fedal.methods.method import Method
 from fedal.user_code import import_object, is_import_path
 
+__all__ = ["MODULES", "Method", "get", "names", "register"]
+
 MODULES = {
     "local": "fedal.methods.outputs.local",
     "fedmd": "fedal.methods.outputs.fedmd",
@@ -64,3 +66,7 @@ def get(name: str) -> Method:
     method = importlib.import_module(MODULES[name]).METHOD
     assert isinstance(method, Method)
     return method
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -98,3 +98,7 @@ def largest(names: tuple[str, ...], input_shape: tuple[int, ...], n_classes: int
     with torch.device("meta"):  # counts parameters without allocating them
         sizes = {name: sum(p.numel() for p in build(name, input_shape, n_classes).parameters()) for name in names}
     return max(names, key=sizes.__getitem__)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -25,8 +25,9 @@ from fedal.records.environment import describe_environment, environment_differen
 from fedal.records.folder import RunFolder
 from fedal.records.run import Run
 from fedal.simulate.assemble import CustomModels
+from fedal.simulate.callback import Callback, Callbacks, Observers, RunInfo
 from fedal.simulate.prepare import prepare_split, restore_split
-from fedal.simulate.session import Listener, Session
+from fedal.simulate.session import Session
 
 MAX_RESTARTS = 10  # of one run after its actors die
 
@@ -38,16 +39,17 @@ def run(
     data: Dataset | None = None,
     public: NDArray[np.float32] | None = None,
     models: CustomModels | None = None,
-    listener: Listener | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Starts a new run in folder `out`. Reports all mistakes before anything is written."""
     refuse_windows()
     folder = RunFolder(Path(out) if out is not None else default_folder(config))
+    observers = Observers(RunInfo(folder.path, config), Callbacks(callbacks))
     folder.refuse_if_taken()
     _refuse_unknown_clients(config, models)
     split = prepare_split(config, data, public)
-    with _engine(config, models) as engine:
-        session = Session(config, folder, split, listener or Listener(), *engine, models, data is not None)
+    with observers.until_the_end(), _engine(config, models) as engine:
+        session = Session(config, folder, split, observers, *engine, models, data is not None)
         folder.create()
         with folder.locked():
             folder.refuse_if_taken()
@@ -63,30 +65,30 @@ def resume(
     data: Dataset | None = None,
     public: NDArray[np.float32] | None = None,
     models: CustomModels | None = None,
-    listener: Listener | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Resumes a run from its newest intact checkpoint; `iterations` extends it, even if it is finished."""
     folder = RunFolder(Path(path))
     refuse_windows()
-    listener = listener or Listener()
     config = folder.read_config(trust=trust)
     with folder.locked():
         longer = config if iterations is None else _extended(config, folder, iterations)
+        observers = Observers(RunInfo(folder.path, longer), Callbacks(callbacks))
         if folder.summary.exists() and longer.total_rounds == config.total_rounds:
-            listener.warned(f"{folder.path} is already complete.")
+            observers.warning(f"{folder.path} is already complete.")
             return Run(folder.path, trust=trust, models=models)
         extended, config = longer.total_rounds > config.total_rounds, longer
         if folder.environment.exists():
             saved = folder.read_environment()
             for difference in environment_differences(saved, describe_environment()):
-                listener.warned(f"{difference}: the result may not be bit-identical to an uninterrupted run.")
+                observers.warning(f"{difference}: the result may not be bit-identical to an uninterrupted run.")
             _refuse_forgotten_objects(saved, data, models)
         if folder.partition.exists():
             split = restore_split(config, folder.partition, data, public)
         else:  # the run was killed before this file was written; the seed determines the split
             split = prepare_split(config, data, public)
-        with _engine(config, models) as engine:
-            session = Session(config, folder, split, listener, *engine, models, data is not None)
+        with observers.until_the_end(), _engine(config, models) as engine:
+            session = Session(config, folder, split, observers, *engine, models, data is not None)
             _run_to_completion(session, extended=extended)
     return Run(folder.path, trust=trust, models=models)
 
@@ -158,5 +160,5 @@ def _run_to_completion(session: Session, *, extended: bool = False) -> None:
         except PlayerLost as lost:
             if attempt == MAX_RESTARTS:
                 raise
-            session.listener.warned(f"{lost}. Continuing from the newest checkpoint with new actors.")
+            session.observers.warning(f"{lost}. Continuing from the newest checkpoint with new actors.")
             session = replace(session)  # assembles the federation again

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from fedal.config import Config
 from fedal.data.split import DataSplit
@@ -22,6 +20,7 @@ from fedal.records.environment import describe_environment
 from fedal.records.folder import RunFolder, write_json
 from fedal.records.rows import Record
 from fedal.simulate.assemble import CustomModels, assemble
+from fedal.simulate.callback import Observers
 from fedal.simulate.checks import refuse_missing_device
 from fedal.simulate.prepare import resolved
 from fedal.simulate.recorder import Recorder
@@ -31,28 +30,6 @@ FIRST_SAVE_S = 5.0
 SAVE_SHARE = 0.02  # checkpoint_every = auto: saving costs at most this share of the time
 
 
-@dataclass(frozen=True)
-class Listener:
-    """Callbacks that observe a run. All are optional."""
-
-    started: Callable[[int, int], None] = lambda done, total: None  # iterations done, iterations in total
-    advanced: Callable[[int, int], None] = lambda done, total: None
-    recorded: Callable[[dict[str, Any]], None] = lambda row: None
-    warned: Callable[[str], None] = lambda text: None
-    should_stop: Callable[[], bool] = lambda: False
-
-    @classmethod
-    def forwarding(cls, notify: Callable[[str, Any], None], should_stop: Callable[[], bool]) -> Self:
-        """A listener that forwards every event to `notify`, as (event name, details)."""
-        return cls(
-            lambda *progress: notify("started", progress),
-            lambda *progress: notify("advanced", progress),
-            partial(notify, "recorded"),
-            partial(notify, "warned"),
-            should_stop,
-        )
-
-
 @dataclass
 class Session:
     """The constructor checks everything that can be checked; only `run` writes."""
@@ -60,7 +37,7 @@ class Session:
     config: Config
     folder: RunFolder
     split: DataSplit
-    listener: Listener
+    observers: Observers
     workers: ThreadWorkers
     cluster: Cluster | None  # other processes, if the clients are there
     models: CustomModels | None = None
@@ -113,10 +90,10 @@ class Session:
             )
 
     def _run_all(self) -> None:
-        found = load_newest(self.folder.checkpoints, self.listener.warned)
+        found = load_newest(self.folder.checkpoints, self.observers.warning)
         done, state = found if found is not None else (0, None)
         with closing(Record(self.folder, state["record_bytes"] if state else {})) as record:
-            recorder = Recorder(self._assembly, record, self.listener.recorded)
+            recorder = Recorder(self._assembly, record, self.observers.evaluation)
             if state:
                 self._seconds_before = float(state["seconds"])
                 self._assembly.federation.load_state_dict(state)
@@ -133,13 +110,13 @@ class Session:
 
     def _run_rounds(self, done: int, record: Record, recorder: Recorder) -> None:
         tau, total = self.config.tau, self.config.total_rounds
-        self.listener.started(done * tau, total * tau)
+        self.observers.start(done * tau)
         for t in range(done, total):
             recorder.begin(t, last=t + 1 == total)
             present = self._assembly.federation.run_round(t)
             recorder.end(t + 1, present, self._seconds())
-            self.listener.advanced((t + 1) * tau, total * tau)
-            stop = self.listener.should_stop()
+            self.observers.round((t + 1) * tau)
+            stop = self.observers.should_stop()
             if t + 1 == total or stop or self._save_is_due(t + 1):
                 self._save(t + 1, record, recorder)
             if stop and t + 1 < total:
@@ -168,6 +145,7 @@ class Session:
         save_checkpoint(self.folder.checkpoints, rounds, {**kept, **self._assembly.federation.state_dict()})
         self._saved_at = time.monotonic()
         self._save_cost_s = self._saved_at - began
+        self.observers.checkpoint(rounds * self.config.tau)
 
     def _note_failure(self, error: BaseException) -> None:
         cause = error.__cause__ or error
@@ -181,7 +159,7 @@ class Session:
                 },
             )
         except OSError:  # the disk is full; the error still reaches the terminal
-            self.listener.warned(f"the error could not be written to {self.folder.failure}")
+            self.observers.warning(f"the error could not be written to {self.folder.failure}")
 
     def _resolved(self) -> Config:
         """The config with all defaults that depend on the data filled in, as config.toml records it."""
