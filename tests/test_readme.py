@@ -1,143 +1,186 @@
-"""The README is executed: every command and every piece of Python in it, in order, in something like a clone."""
+"""The README and the pages that go on from it: every command is executed, and what it prints is what the page shows.
 
-import os
+pages.py executes a page, shown.py compares. After a change of words in the output: python -m tests.readme_outputs
+"""
+
+import json
 import re
-import shutil
-import signal
-import subprocess
-import sys
-from contextlib import suppress
-from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path
-from typing import Any
+from statistics import mean, stdev
 
 import pytest
+from scipy import stats
 from typer.main import get_command
 
+import fedal
 from fedal.cli import app
 from optional import needs
+from pages import NOT_EXECUTED, PAGES, ROOT, blocks, execute, read
+from shown import difference
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-CLONED = ["configs", "docs", "examples", "src", "constraints.txt", "Makefile"]
-
-NOT_EXECUTED = {
-    "python3.11 -m venv": "installs",
-    ". .venv/bin/activate": "belongs to the installation",
-    "pip install": "installs, from the network",
-    "make demo": "installs, and takes a minute; a smaller `fedal compare` is executed",
-}
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of the README that holds something to execute."""
-
-    line: int
-    language: str
-    terminal: str  # blocks that follow each other and name a terminal are executed side by side
-    text: str
-
-    @property
-    def commands(self) -> list[str]:
-        return [line[2:] for line in self.text.splitlines() if line.startswith("$ ")]
-
-    @property
-    def executed(self) -> list[str]:
-        return [command for command in self.commands if not command.startswith(tuple(NOT_EXECUTED))]
-
-
-def blocks() -> list[Block]:
-    found = re.finditer(r"^```(\w+)(?: (terminal-\d))?\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    return [Block(README[: match.start()].count("\n") + 1, match[1], match[2] or "", match[3]) for match in found]
-
-
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a newcomer has after cloning, without what tests and git bring."""
-    folder = tmp_path_factory.mktemp("clone")
-    for name in CLONED:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, folder / name)
-    return folder
-
-
-def words(block: Block) -> list[str]:
-    if block.language == "python":
-        return [sys.executable, "-W", "error", "-c", block.text]
-    return ["bash", "-e", "-o", "pipefail", "-c", "\n".join(block.executed)]
-
-
-def execute(together: list[Block], folder: Path) -> None:
-    """Starts all, each in a group of processes of its own so that none outlives the test; all must end well."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    settings: dict[str, Any] = dict(cwd=folder, env=os.environ | {"PATH": path}, text=True, start_new_session=True)
-    pipes: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    started = [subprocess.Popen(words(block), **settings, **pipes) for block in together]
-    try:
-        for block, process in zip(together, started, strict=True):
-            out, _ = process.communicate(timeout=300)
-            assert process.returncode == 0, f"README.md, line {block.line}: exit {process.returncode}\n{out}"
-    finally:
-        for process in started:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+every_page = pytest.mark.parametrize("page", PAGES)
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(900)  # under 2 minutes on two free cores
-def test_everything_in_the_readme_works_in_order(clone: Path) -> None:
-    """One test: later blocks read what earlier ones wrote."""
+@pytest.mark.timeout(1800)  # all pages together: under 3 minutes on two free cores
+@every_page
+def test_every_command_of_a_page_works_and_prints_what_the_page_shows(page: str) -> None:
+    """One test per page: later blocks read what earlier ones wrote."""
     needs("grpc", "deploy")
-    to_execute = [block for block in blocks() if block.language == "python" or block.executed]
-    for is_beside, group in groupby(to_execute, lambda block: bool(block.terminal)):
-        for together in [[*group]] if is_beside else [[block] for block in group]:
-            execute(together, clone)
-    assert len(to_execute) >= 8
+    needs("matplotlib", "report")
+    problems = []
+    for block, step, printed in execute(page):
+        problem = difference(step.shown, printed, any_order=step.any_order)
+        if problem:
+            problems.append(f"{block.place}: {step.text}\n{problem}\nIt prints:\n" + "\n".join(printed))
+    assert not problems, "\n\n".join(problems)
+
+
+@pytest.mark.processes
+def test_execution_gives_every_step_its_own_output_and_every_block_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = """
+```console
+$ cd examples
+$ echo one 0.51
+one 0.50
+$ echo two; echo three >&2
+two
+```
+
+```console
+$ ls configs/demo.toml
+configs/demo.toml
+```
+
+```python
+print("four")
+```
+
+```text
+four
+```
+"""
+    monkeypatch.setattr("pages.read", lambda name: page)
+    steps = [(step.text, step.shown, printed) for _, step, printed in execute("a.md")]
+    assert steps == [
+        ("cd examples", (), []),
+        ("echo one 0.51", ("one 0.50",), ["one 0.51"]),
+        ("echo two; echo three >&2", ("two",), ["two", "three"]),
+        ("ls configs/demo.toml", ("configs/demo.toml",), ["configs/demo.toml"]),
+        ('print("four")\n', ("four",), ["four"]),
+    ]
+
+
+@pytest.mark.processes
+def test_a_failing_command_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pages.read", lambda name: "words\n\n```console\n$ echo reason; false\n$ echo unreached\n```\n")
+    with pytest.raises(AssertionError, match=r"a\.md, line 4: exit 1\nreason"):
+        list(execute("a.md"))
+
+
+def test_commands_of_several_lines_and_terminals_are_recognised() -> None:
+    text = "# page\n\n```console terminal-2\n$ for a in 1 2; do\n>   echo $a &\n> done; wait\n1\n2\n$ true\n```\n"
+    (block,) = blocks("a.md", text)
+    assert (block.terminal, block.place) == ("terminal-2", "a.md, line 4")
+    loop, after = block.steps
+    assert loop.text == "for a in 1 2; do\n  echo $a &\ndone; wait"
+    assert loop.shown == tuple(text.splitlines()[loop.first : loop.end]) == ("1", "2")
+    assert loop.any_order and not after.any_order
+    assert after.shown == ()
 
 
 def test_every_exception_from_execution_is_still_needed() -> None:
-    commands = [command for block in blocks() for command in block.commands]
-    unused = [start for start in NOT_EXECUTED if not any(command.startswith(start) for command in commands)]
-    assert not unused
+    commands = [step.text for page in PAGES for block in blocks(page) for step in block.steps]
+    assert not [start for start in NOT_EXECUTED if not any(command.startswith(start) for command in commands)]
 
 
-def test_blocks_with_commands_are_recognised_as_such() -> None:
-    assert {block.language for block in blocks()} <= {"console", "python", "bibtex"}
-    assert all(block.commands for block in blocks() if block.language == "console")
+@every_page
+def test_blocks_with_commands_are_recognised_as_such(page: str) -> None:
+    found = blocks(page)
+    assert {block.language for block in found} <= {"console", "python", "text", "bibtex"}
+    assert all(block.steps for block in found if block.language == "console")
+    assert any(block.executed for block in found)
 
 
-def test_every_link_leads_somewhere() -> None:
-    links = re.findall(r"\]\(([^)]+)\)", README)
-    broken = [link for link in links if not link.startswith("https://") and not (ROOT / link).exists()]
-    assert links
-    assert not broken
+@every_page
+def test_every_file_named_on_a_page_exists(page: str) -> None:
+    named = re.findall(r"(?<![\w./-])((?:configs|docs|examples|src|tests)/[\w./-]*\w)", read(page))
+    assert not [name for name in named if not (ROOT / name).exists()]
 
 
-def test_every_file_named_in_the_readme_exists() -> None:
-    named = re.findall(r"(?<![\w./-])((?:configs|docs|examples|src|tests)/[\w./-]*\w)", README)
-    missing = [name for name in named if not (ROOT / name).exists()]
-    assert named
-    assert not missing
+@every_page
+def test_every_picture_exists_and_is_small(page: str) -> None:
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", read(page))
+    assert len(pictures) == len(re.findall(r"!\[|<img", read(page))), "a picture without alt text, or one in HTML"
+    for picture in pictures:
+        assert (ROOT / page).parent.joinpath(picture).stat().st_size < 250_000, picture
 
 
-def test_every_command_and_option_named_in_the_readme_exists() -> None:
+@every_page
+def test_every_command_and_option_named_on_a_page_exists(page: str) -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    spoken = re.findall(r"`(fedal [^`]+)`", README) + [c for block in blocks() for c in block.commands]
-    checked = 0
-    for words in (command.split() for command in spoken if command.startswith("fedal ")):
+    named = re.findall(r"`(fedal [^`]+)`", read(page))
+    named += [command.strip() for command in re.findall(r"^(?:\$|>) +(fedal .*)$", read(page), re.MULTILINE)]
+    assert named
+    for words in (command.split() for command in named):
         assert words[1] in commands, " ".join(words)
-        spoken_of = getattr(commands[words[1]], "commands", {}).get(" ".join(words[2:3]), commands[words[1]])
-        known = {name for option in spoken_of.params for name in option.opts} | {"--help"}
+        command = getattr(commands[words[1]], "commands", {}).get(" ".join(words[2:3]), commands[words[1]])
+        known = {name for option in command.params for name in option.opts} | {"--help"}
         unknown = [word for word in words if word.startswith("--") and word not in known]
         assert not unknown, f"{' '.join(words)}: {unknown}"
-        checked += 1
-    assert checked > 5
 
 
 def test_every_make_target_named_in_the_readme_exists() -> None:
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    named = re.findall(r"(?:`|\$ )make (\w+)", README)
+    named = re.findall(r"(?:`|\$ )make (\w+)", read("README.md"))
     assert named
     assert set(named) <= set(targets)
+
+
+def test_make_demo_runs_the_comparison_of_the_readme() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^\$ (fedal compare .*)$", read("README.md"), re.MULTILINE)
+    assert f"demo: $(USE)\n\t$(BIN)/{command}\n" in makefile
+
+
+def test_the_readme_counts_the_methods() -> None:
+    assert len(fedal.methods.names()) == 17, "README.md says FedAL and sixteen others, and seventeen"
+
+
+def accuracies(study: str, arm: str) -> list[float]:
+    """Final test accuracy of seeds 0, 1, 2, from the files of docs/results."""
+    files = sorted((ROOT / "docs/results/data" / study / arm).glob("seed-*.json"))
+    assert [file.stem for file in files] == ["seed-0", "seed-1", "seed-2"]
+    return [json.loads(file.read_text(encoding="utf-8"))["final"]["test_accuracy"] for file in files]
+
+
+def summary(study: str, arm: str) -> str:
+    values = accuracies(study, arm)
+    return f"{mean(values):.3f} ± {stdev(values):.3f}"
+
+
+def over_fedmd_lf(study: str, arm: str) -> str:
+    pairs = zip(accuracies(study, arm), accuracies(study, "fedmd-lf"), strict=True)
+    differences = [ours - theirs for ours, theirs in pairs]
+    low, high = stats.t.interval(0.95, 2, mean(differences), stats.sem(differences))
+    return f"{mean(differences):+.3f} ({low:.3f}, {high:.3f})".replace("-", "\N{MINUS SIGN}")
+
+
+def results_row(start: str) -> list[str]:
+    text = read("README.md").replace("\N{NO-BREAK SPACE}", " ")
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| {start}")]
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+@pytest.mark.parametrize(("study", "name"), [("digits", "Digits"), ("mnist", "MNIST"), ("svhn", "SVHN-40k")])
+def test_the_results_of_the_readme_are_those_of_the_result_files(study: str, name: str) -> None:
+    cells = results_row(f"{name}, ")
+    config = json.loads((ROOT / f"docs/results/data/{study}/fedal/seed-0.json").read_text(encoding="utf-8"))["config"]
+    clients = config["clients"] if isinstance(config["clients"], int) else len(config["clients"])
+    assert cells[0].startswith(f"{name}, {clients} clients, {config['iterations']:,} iterations")
+    arms = ["local", "fedmd-tau-1", "fedmd-lf", "fedal"]
+    assert cells[1:] == [*(summary(study, arm) for arm in arms), over_fedmd_lf(study, "fedal")]
+
+
+def test_the_faster_discriminator_of_the_readme_is_that_of_the_result_files() -> None:
+    cells = results_row("the same, faster discriminator")
+    assert cells[4:] == [summary("svhn", "fedal-lr-1e-3"), over_fedmd_lf("svhn", "fedal-lr-1e-3")]
