@@ -45,14 +45,16 @@ docs: $(WORK)
 	$(BIN)/python -m sphinx -q -W --keep-going -E -b html -c docs/site . build/docs
 	@echo "$(CURDIR)/build/docs/index.html"
 
-# The quick tests with the lowest versions that pyproject.toml allows. Old packages may warn about each other.
+# The quick tests with the lowest versions that pyproject.toml allows. Old packages may warn about each other, and
+# numpy 1.26 leaves a zip file open when the disk is full.
 lowest:
 	$(PYTHON) -m venv --clear .venv-lowest
 	$(PYTHON) -m tests.lowest > .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --no-compile --quiet --disable-pip-version-check \
 	  -c .venv-lowest/constraints.txt -e '.[report,tensorboard,tune,deploy,jax,ray,docs]' \
 	  pytest pytest-timeout pytest-xdist hypothesis selenium
-	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile -W default::DeprecationWarning -m "not soak and not processes"
+	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile -W default::DeprecationWarning \
+	  -W default::pytest.PytestUnraisableExceptionWarning -m "not soak and not processes"
 
 # The exact versions in .venv. Run it after `make check` has passed with them.
 lock: $(WORK)

@@ -217,6 +217,13 @@ def test_absurd_times_are_refused(authority: Path, words: tuple[str, str]) -> No
     assert answer.code == 2 and words[0] in answer.err and not (authority / enrolment.LEDGER).exists()
 
 
+@pytest.mark.parametrize("hours", [float("nan"), float("inf")])
+def test_a_token_that_would_never_expire_is_refused_in_python_too(authority: Path, hours: float) -> None:
+    with pytest.raises(ConfigError, match="--hours"):
+        make_token(authority, "site-1", None, hours)
+    assert not (authority / enrolment.LEDGER).exists()
+
+
 def test_a_key_that_cannot_be_written_leaves_the_old_one(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = certs.issue_client(authority, "site-1", None)
     before = certs.read_pems(folder)

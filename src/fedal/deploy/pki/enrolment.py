@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 import os
 import re
 import secrets
@@ -70,6 +71,8 @@ def make_token(
 ) -> Path:
     """Creates a token in `folder/SITE.token`, valid for one certificate. Voids the site's older tokens."""
     certs.refuse_bad_invitation(site, public_sha256)
+    if not math.isfinite(hours):  # such a token would never expire
+        raise ConfigError(f"--hours {hours:g}: expected a finite number of hours, for instance --hours 72.")
     federation, authority = certs.federation_of(folder), certs.read_pem(folder / "ca.pem").decode()
     token = Token(federation, site, public_sha256, authority, secrets.token_hex(16), secrets.token_hex(32))
     ledger = folder / LEDGER
