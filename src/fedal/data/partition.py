@@ -1,6 +1,6 @@
 """Who gets which samples: pure functions from labels (or users) and a generator to one sorted index array per client.
 
-`alpha` is the Dirichlet concentration: smaller is more skewed. The result of a division is saved with the run,
+`alpha` is the Dirichlet concentration: smaller is more skewed. The result is saved with the run,
 so that it never has to be drawn again.
 """
 
@@ -22,7 +22,7 @@ from fedal.seeding import Indices
 
 @dataclass(frozen=True)
 class Partition:
-    """The samples of each client, and how many samples nobody got."""
+    """The samples of each client, and how many samples no client has."""
 
     clients: tuple[Indices, ...]
     leftovers: int
@@ -160,7 +160,7 @@ def divide(
             f"{n_clients} clients and only {len(labels)} samples to divide. Try fewer clients or a smaller public set."
         )
     if name == "by-user" and users is None:
-        raise PartitionError('partition "by-user" needs to know whose each sample is, and this data set does not say.')
+        raise PartitionError('partition "by-user" needs to know whose each sample is, and this dataset does not say.')
     if users is not None and len(users) != len(labels):
         raise PartitionError(f"{len(users)} users for {len(labels)} labels; expected one user per sample.")
 
@@ -242,10 +242,10 @@ def equal_counts(shares: npt.NDArray[np.float64], n_of_class: Indices, most: int
 
 
 def _deal(members: Sequence[Indices], counts: Indices, rng: np.random.Generator) -> list[Indices]:
-    """Gives each client that many samples of each class, drawn at random, none to two clients.  counts: (N, K)"""
+    """The samples of each client, drawn at random by its counts of each class, none twice.  counts: (N, K)"""
     parts: list[list[Indices]] = [[] for _ in counts]
     for samples, of_clients in zip(members, counts.T, strict=True):
-        *pieces, _ = np.split(rng.permutation(samples), np.cumsum(of_clients))  # what is left over belongs to nobody
+        *pieces, _ = np.split(rng.permutation(samples), np.cumsum(of_clients))  # the rest stays unassigned
         for part, piece in zip(parts, pieces, strict=True):
             part.append(piece)
     return [np.sort(np.concatenate(part)) for part in parts]

@@ -1,4 +1,4 @@
-"""A data set divided: who owns which samples, what is public, what is tested on."""
+"""A dataset and its partition: who owns which samples, what is public, what is tested on."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Task:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The models that clients draw from: those of the data set, or such as take this shape."""
+        """The models that clients draw from: those of the dataset, or such as take this shape."""
         known = SOURCES.get(self.dataset)
         return (known and known.models) or suited_to(self.input_shape)
 
 
 @dataclass(frozen=True)
 class DataSplit:
-    """A data set divided: index lists into its training samples, and the public inputs."""
+    """A dataset and its partition: index lists into its training samples, and the public inputs."""
 
     dataset: Dataset
     clients: dict[str, Indices]
@@ -73,7 +73,7 @@ class DataSplit:
 
 @dataclass(frozen=True)
 class SavedSplit:
-    """What `DataSplit.save` wrote: index lists for the data set that it was made for."""
+    """What `DataSplit.save` wrote: index lists for the dataset that it was made for."""
 
     clients: dict[str, Indices]
     public: Indices | None
@@ -81,7 +81,7 @@ class SavedSplit:
 
 
 def read_split(path: Path, dataset: Dataset) -> SavedSplit:
-    """The division that was saved with a run; refused when the data are not the ones it was made for."""
+    """The partition that was saved with a run; refused when the data are not the ones it was made for."""
     with _reading(path), np.load(path, allow_pickle=False) as saved:
         arrays = {name: saved[name] for name in saved.files}
         clients = {name.removeprefix("client/"): arrays[name] for name in arrays if name.startswith("client/")}
@@ -96,7 +96,7 @@ def read_split(path: Path, dataset: Dataset) -> SavedSplit:
 
 @dataclass(frozen=True)
 class SavedCounts:
-    """What a saved partition says without the dataset: samples per client and class, and how many nobody got."""
+    """What a saved partition says without the dataset: samples per client and class, and how many no client has."""
 
     class_counts: NDArray[np.int64]
     leftovers: int
