@@ -72,6 +72,51 @@ def test_a_resumed_run_is_bit_identical(interrupted: Path, finished: Path) -> No
     assert outcome(Path("copy")) == outcome(finished)
 
 
+@pytest.mark.parametrize(
+    ("line", "edited", "named"),
+    [
+        ("lr = 0.001", "lr = 0.1", "lr = 0.1, in the checkpoint 0.001"),
+        ("batch_size = 8", "", "batch_size = 32, in the checkpoint 8"),
+        ("stacked = false", "", 'stacked = "auto", in the checkpoint false'),
+        ("eval_every = 4", "eval_every = 2", "eval_every = 2, in the checkpoint 4"),
+        ("adversarial = 1.0", "adversarial = 0.5", "options.adversarial = 0.5, in the checkpoint 1.0"),
+        ("clients = 3", "clients = 4", "clients = 4, in the checkpoint 3"),
+    ],
+)
+def test_a_setting_that_changed_since_the_checkpoint_is_an_error_that_names_it(
+    interrupted: Path, line: str, edited: str, named: str
+) -> None:
+    shutil.copytree(interrupted, "copy")
+    config = Path("copy/config.toml")
+    lines = config.read_text().splitlines()
+    assert lines.count(line) == 1
+    config.write_text("\n".join(edited if found == line else found for found in lines))
+    before = {path: path.read_bytes() for path in Path("copy").rglob("*") if path.is_file()}
+    for words in (["resume", "copy"], ["resume", "copy", "--iterations", "40"], ["analyse", "copy"]):
+        answer = fedal(*words)
+        assert answer.code == 2
+        assert f"copy/config.toml has other settings than the run's checkpoint: {named}. A run keeps" in answer.err
+        assert "Put the old value back, or start a new run" in answer.err
+    assert before == {path: path.read_bytes() for path in Path("copy").rglob("*") if path.is_file()}
+
+
+def test_settings_without_effect_may_change_and_the_plan_may_not_be_shorter_than_the_checkpoint(
+    interrupted: Path, finished: Path
+) -> None:
+    shutil.copytree(interrupted, "copy")
+    config = Path("copy/config.toml")
+    text = config.read_text()
+    config.write_text(text.replace("rounds = 12", "rounds = 3"))
+    answer = fedal("resume", "copy")
+    assert answer.code == 2
+    assert "plans 6 iterations, but the run's checkpoint was saved after 14." in answer.err
+    config.write_text(
+        text.replace("workers = 0", "workers = 1").replace("checkpoint_every = 1", "checkpoint_every = 3")
+    )
+    assert fedal("resume", "copy").code == 0
+    assert outcome(Path("copy")) == outcome(finished)
+
+
 def _newest(folder: Path, suffix: str) -> Path:
     return max((folder / "checkpoints").glob(f"round-*{suffix}"))
 

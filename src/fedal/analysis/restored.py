@@ -13,6 +13,7 @@ from fedal.data.dataset import Dataset
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError
 from fedal.records.checkpoint import load_newest
+from fedal.records.pinned import refuse_changed_settings
 from fedal.records.run import Run
 from fedal.simulate.assemble import CustomModels, assemble
 from fedal.simulate.prepare import restore_split
@@ -41,6 +42,7 @@ def restored(
     if found is None:
         raise ConfigError(f"{run.path} has no checkpoint yet. Continue it first: `fedal resume {run.path}`.")
     rounds, state = found
+    refuse_changed_settings(run.config, state.get("settings", {}), str(run.folder.config))
     config = run.config.with_(stacked=False)  # the instruments need separate learners
     split = restore_split(config, run.folder.partition, data, public)
     with thread_workers(config.workers) as workers:

@@ -21,8 +21,10 @@ from fedal.engine.ray import ray_cluster
 from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError
 from fedal.machine import refuse_windows
+from fedal.records.checkpoint import newest_json
 from fedal.records.environment import describe_environment, environment_differences
 from fedal.records.folder import RunFolder
+from fedal.records.pinned import refuse_changed_settings
 from fedal.records.run import Run
 from fedal.simulate.assemble import CustomModels
 from fedal.simulate.callback import Callback, Callbacks, Observers, RunInfo
@@ -72,6 +74,7 @@ def resume(
     refuse_windows()
     config = folder.read_config(trust=trust)
     with folder.locked():
+        _refuse_other_settings(config, folder)
         longer = config if iterations is None else _extended(config, folder, iterations)
         observers = Observers(RunInfo(folder.path, longer), Callbacks(callbacks))
         if folder.summary.exists() and longer.total_rounds == config.total_rounds:
@@ -99,6 +102,20 @@ def default_folder(config: Config) -> Path:
     path = Path("runs") / f"{stamp}-{method}-{config.dataset}-seed{config.seed}"
     others = (path.with_name(f"{path.name}-{n}") for n in itertools.count(2))  # for runs started in the same second
     return next(candidate for candidate in itertools.chain([path], others) if not candidate.exists())
+
+
+def _refuse_other_settings(config: Config, folder: RunFolder) -> None:
+    """Raises ConfigError if config.toml was edited so that the rest of the run would not continue its checkpoint."""
+    found = newest_json(folder.checkpoints)
+    if found is None:
+        return
+    rounds, state = found
+    refuse_changed_settings(config, state.get("settings", {}), str(folder.config))
+    if config.total_rounds < rounds:
+        raise ConfigError(
+            f"{folder.config} plans {config.total_rounds * config.tau} iterations, but the run's checkpoint was saved "
+            f"after {rounds * config.tau}. Put the old value back, or start a new run in another folder."
+        )
 
 
 def _extended(config: Config, folder: RunFolder, iterations: int) -> Config:

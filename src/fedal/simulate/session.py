@@ -18,6 +18,7 @@ from fedal.errors import FedalError, RunError, Stopped
 from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
 from fedal.records.environment import describe_environment
 from fedal.records.folder import RunFolder, write_json
+from fedal.records.pinned import pinned_settings
 from fedal.records.rows import Record
 from fedal.simulate.assemble import CustomModels, assemble
 from fedal.simulate.callback import Observers
@@ -71,7 +72,7 @@ class Session:
         """Writes the config first: a folder with a config and no checkpoint resumes at round 0."""
         if extended:  # before the new config: a kill in between must not leave a longer run marked complete
             self.folder.summary.unlink(missing_ok=True)
-        if extended or not self.folder.config.exists():
+        if extended or not self.folder.checkpoints.exists():  # a config without a checkpoint may still be unresolved
             write_atomically(self.folder.config, self._resolved().to_toml().encode())
         if not self.folder.partition.exists():
             self.split.save(self.folder.partition)
@@ -142,6 +143,7 @@ class Session:
     def _save(self, rounds: int, record: Record, recorder: Recorder) -> None:
         began = time.monotonic()
         kept = {"record_bytes": record.sync(), "record": recorder.state_dict(), "seconds": self._seconds()}
+        kept["settings"] = pinned_settings(self._resolved())
         save_checkpoint(self.folder.checkpoints, rounds, {**kept, **self._assembly.federation.state_dict()})
         self._saved_at = time.monotonic()
         self._save_cost_s = self._saved_at - began
