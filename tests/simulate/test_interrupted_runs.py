@@ -255,6 +255,59 @@ def test_a_model_that_fails_during_training_causes_one_message(custom_module: Ca
     assert "eight at most" in json.loads(Path("a/failure.json").read_text())["traceback"]
 
 
+SHAKY = """
+import numpy as np
+import torch
+from fedal.methods.client import ClientLogic
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
+from fedal.methods.server import ServerLogic
+WHERE = "{where}"
+def fail(where):
+    if where == WHERE:
+        np.linalg.inv(np.zeros((2, 2)))  # the innermost frames are NumPy's
+class Client(ClientLogic):
+    def __init__(self, setup):
+        super().__init__(setup)
+        fail("client's constructor")
+    def round(self, t):
+        self.local_training(t)
+        fail("client")
+        yield from ()
+class Server(ServerLogic):
+    def __init__(self, setup):
+        super().__init__(setup)
+        fail("server's constructor")
+    def round(self, t, clients):
+        fail("server")
+        yield from ()
+METHOD = Method("shaky", "fails", MethodOptions, Client, Server)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "named", "code"),
+    [
+        ("client", 'client "client-00", round 0, exchange 0: ', 1),
+        ("server", "server, round 0, exchange 0: ", 1),
+        ("client's constructor", 'client "client-00": creating its half of the method failed with ', 2),
+        ("server's constructor", "the server: creating its half of the method failed with ", 2),
+    ],
+)
+def test_an_error_in_a_custom_method_names_the_line_of_the_users_code(
+    custom_module: Callable[[str, str], None], where: str, named: str, code: int
+) -> None:
+    custom_module("shaky_method", SHAKY.replace("{where}", where))
+    answer = fedal("run", *TINY, "--method", "shaky_method:METHOD", "--out", "a")
+    assert answer.code == code
+    (line,) = answer.err.splitlines()
+    assert line == f"error: {named}LinAlgError: Singular matrix (shaky_method.py, line 11, in fail)."
+    if code == 1:
+        told = json.loads(Path("a/failure.json").read_text())
+        assert "shaky_method.py, line 11" in told["error"]
+        assert "in fail" in told["traceback"] and "in round" in told["traceback"]
+
+
 @pytest.mark.processes
 def test_a_full_disk_while_saving_keeps_the_last_checkpoint_and_resume_is_bit_identical(finished: Path) -> None:
     folder = Path("a").absolute()

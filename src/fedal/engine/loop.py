@@ -12,6 +12,7 @@ from fedal.engine.player import MissedExchange, Player, PlayerUploads
 from fedal.errors import FedalError, OutOfStepError, RunError
 from fedal.messages import Message
 from fedal.methods.server import Replies, ServerLogic, ServerRound, Uploads
+from fedal.user_code import one_line
 from fedal.wire import Wire
 
 IsAbsent = Callable[[str, int], bool]
@@ -168,10 +169,11 @@ def _drop_absent(turns: list[_Turn]) -> None:
 
 
 def _with_location(where: str, error: Exception) -> FedalError:
-    """The error prefixed with its location. A FedalError keeps its type; any other becomes a RunError."""
+    """The error prefixed with its location. A FedalError keeps its type; any other becomes a RunError, which also
+    names the line of the user's code."""
     if isinstance(error, FedalError):
         return type(error)(f"{where}: {error}")
-    return RunError(f"{where}: {type(error).__name__}: {error}")
+    return RunError(f"{where}: {one_line(error)}.")
 
 
 def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -> tuple[bool, Replies | None]:

@@ -23,6 +23,7 @@ from fedal.errors import ConfigError, RunError
 from fedal.learners.base import Frozen, State
 from fedal.machine import available_cores
 from fedal.messages import Message
+from fedal.user_code import keep_traceback
 
 CONNECT_S = 10.0
 
@@ -58,7 +59,11 @@ class ClientGroup:
 
     def _step(self, client: str) -> Step:
         self._finished.clear()
-        return Step(self._players[client].take(), tuple(self._finished))
+        try:
+            return Step(self._players[client].take(), tuple(self._finished))
+        except Exception as error:
+            keep_traceback(error)
+            raise
 
     def forget(self, client: str) -> None:
         self._players[client].forget()

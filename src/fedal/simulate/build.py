@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from fedal.data.split import Task
 from fedal.data.streams import PrivateData, PrivateStack, PublicData, Samples
 from fedal.engine.loop import Federation, Watch, Workers
 from fedal.engine.player import Player
+from fedal.errors import ConfigError, FedalError
 from fedal.learners.base import Learner
 from fedal.learners.probe import refuse_hidden_randomness
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
@@ -26,9 +28,13 @@ from fedal.models import build, check_output_width, largest
 from fedal.precision import dtype_of
 from fedal.seeding import BatchStream, Indices, philox_key, raw_bits, torch_seeded
 from fedal.simulate.checks import refuse_incomplete
+from fedal.user_code import one_line
 from fedal.wire import Wire
 
 OWNS_MODELS = {"server-model", "weights"}
+
+Setup = TypeVar("Setup")
+Half = TypeVar("Half")
 
 
 def build_learner(
@@ -58,7 +64,8 @@ def build_client(
 ) -> ClientLogic:
     """The client's half of the method, for one client or for a stack."""
     view = _public_view(config, public)
-    return config.method_object().client(ClientSetup(client_id, learner, private, view, config.options, phase_done))
+    setup = ClientSetup(client_id, learner, private, view, config.options, phase_done)
+    return _made(config.method_object().client, setup, f'client "{client_id}"')
 
 
 def private_data(
@@ -74,20 +81,19 @@ def build_server(
 ) -> ServerLogic:
     """The server's half of the method."""
     method = config.method_object()
-    return method.server(
-        ServerSetup(
-            roster=config.client_names,
-            n_classes=task.n_classes,
-            options=config.options,
-            seed=config.seed,
-            dtype=dtype_of(config.precision),
-            device=config.device,
-            public=_public_view(config, public),
-            make_learner=partial(_server_learner, config, task) if method.needs & OWNS_MODELS else None,
-            architectures=model_names if "weights" in method.needs else {},
-            feature_width=feature_width,
-        )
+    setup = ServerSetup(
+        roster=config.client_names,
+        n_classes=task.n_classes,
+        options=config.options,
+        seed=config.seed,
+        dtype=dtype_of(config.precision),
+        device=config.device,
+        public=_public_view(config, public),
+        make_learner=partial(_server_learner, config, task) if method.needs & OWNS_MODELS else None,
+        architectures=model_names if "weights" in method.needs else {},
+        feature_width=feature_width,
     )
+    return _made(method.server, setup, "the server")
 
 
 def build_federation(
@@ -100,6 +106,16 @@ def build_federation(
 ) -> Federation:
     """The federation that the config describes, wherever its players run."""
     return Federation(config.client_names, players, server, wire, workers, watch)
+
+
+def _made(half: Callable[[Setup], Half], setup: Setup, role: str) -> Half:
+    """A half of a method, which may be the user's; raises ConfigError if its constructor fails."""
+    try:
+        return half(setup)
+    except FedalError:
+        raise
+    except Exception as error:  # user code may raise anything
+        raise ConfigError(f"{role}: creating its half of the method failed with {one_line(error)}.") from error
 
 
 def axis_lengths(config: Config, task: Task, feature_width: int) -> dict[str, int]:

@@ -26,6 +26,7 @@ from fedal.simulate.checks import refuse_missing_device
 from fedal.simulate.prepare import resolved
 from fedal.simulate.recorder import Recorder
 from fedal.simulate.stacking import resolve_stacked
+from fedal.user_code import one_line
 
 FIRST_SAVE_S = 5.0
 SAVE_SHARE = 0.02  # checkpoint_every = auto: saving costs at most this share of the time
@@ -64,9 +65,7 @@ class Session:
             self._note_failure(error)
             if isinstance(error, FedalError):
                 raise
-            raise RunError(
-                f"{type(error).__name__}: {error}. The last checkpoint in {self.folder.path} is intact."
-            ) from error
+            raise RunError(f"{one_line(error)}. The last checkpoint in {self.folder.path} is intact.") from error
 
     def _write_folder(self, extended: bool) -> None:
         """Writes the config first: a folder with a config and no checkpoint resumes at round 0."""
