@@ -20,11 +20,20 @@ from fedal.engine.loop import Federation, Watch, Workers
 from fedal.engine.player import Player
 from fedal.errors import ConfigError, FedalError
 from fedal.learners.base import Learner
-from fedal.learners.probe import refuse_hidden_randomness
+from fedal.learners.probe import refuse_hidden_randomness, refuse_hidden_state
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.methods.client import ClientLogic, ClientSetup
 from fedal.methods.server import ServerLogic, ServerSetup
-from fedal.models import build, check_output_width, largest
+from fedal.models import (
+    build,
+    check_output_width,
+    copy_of,
+    initialise,
+    is_import_path,
+    is_lazy,
+    largest,
+    refuse_untrainable,
+)
 from fedal.precision import dtype_of
 from fedal.seeding import BatchStream, Indices, philox_key, raw_bits, torch_seeded
 from fedal.simulate.checks import refuse_incomplete
@@ -41,16 +50,26 @@ def build_learner(
     config: Config, task: Task, client: str, name: str, public: Samples, custom: nn.Module | Learner | None = None
 ) -> Learner:
     """The learner of one client: a model by name, a module to train, or a learner of any framework."""
-    if custom is None:
-        with torch_seeded(config.seed, "weights", client):
+    is_own_code = custom is not None or is_import_path(name)
+    shown = f"{name} of {client}"
+    with torch_seeded(config.seed, "weights", client):
+        if custom is None:
             custom = build(name, task.input_shape, task.n_classes)
+        elif isinstance(custom, nn.Module) and is_lazy(custom):
+            custom = copy_of(custom, shown)  # the caller's module is not changed
+        if isinstance(custom, nn.Module):
+            initialise(custom, task.input_shape, name=shown)
     if isinstance(custom, nn.Module):
-        check_output_width(custom, task.input_shape, task.n_classes, name=f"{name} of {client}")
+        refuse_untrainable(custom, name=shown)
+        check_output_width(custom, task.input_shape, task.n_classes, name=shown)
         learner: Learner = _learner(config, custom, client)
     else:
         learner = refuse_incomplete(custom, client)
     if not config.allow_nondeterministic:
-        refuse_hidden_randomness(learner, public.take(torch.arange(2)), client)
+        samples = public.take(torch.arange(2))
+        refuse_hidden_randomness(learner, samples, client)
+        if is_own_code and isinstance(custom, nn.Module):
+            refuse_hidden_state(partial(_learner, config, custom, client), samples, shown)
     return learner
 
 
@@ -157,5 +176,8 @@ def _server_learner(config: Config, task: Task, name: str, input_shape: tuple[in
     if name == "auto":
         name = largest(task.candidates, task.input_shape, task.n_classes)
     with torch_seeded(config.seed, "weights", "server"):
-        model = build(name, input_shape or task.input_shape, task.n_classes)
+        shape, shown = input_shape or task.input_shape, f"{name} of the server"
+        model = build(name, shape, task.n_classes)
+        initialise(model, shape, name=shown)
+    refuse_untrainable(model, name=shown)
     return _learner(config, model, "server")
