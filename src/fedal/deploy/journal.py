@@ -14,6 +14,7 @@ from fedal.errors import ConfigError
 from fedal.records.checkpoint import load_newest, newest_json, save_checkpoint
 from fedal.records.environment import describe_environment
 from fedal.records.folder import RunFolder, read_json, write_json
+from fedal.records.observed import numbers
 from fedal.records.pinned import pinned_settings, refuse_changed_settings
 from fedal.records.rows import Moment, Record, is_recorded, over_clients
 from fedal.records.run import read_rows
@@ -95,7 +96,7 @@ class Journal:
         """Writes the rows of the completed round; `shared` holds the metrics that sites report."""
         assert self._record is not None
         own = {site: found["test_accuracy"] for site, found in shared.items() if "test_accuracy" in found}
-        observed = {name: float(value) for name, value in self._federation.server.observed.items()}
+        observed = numbers(self._federation.server.observed, "the server")
         self._record.write(
             Moment(self.rounds, self.rounds * self._config.tau, final=self.rounds == self._config.total_rounds),
             self._federation.wire,

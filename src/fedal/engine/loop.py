@@ -79,12 +79,18 @@ class Federation:
         A client that misses an exchange keeps its weights, sits out the rest of the round and returns in the next.
         """
         turns = [_Turn(player) for player in self.players]
+        self.server.observed = {}
         try:
             return self._exchange(t, turns, self.server.round(t, self.roster), is_absent)
         except Exception:  # none of these coroutines is ever resumed
             for turn in turns:
                 turn.player.forget()
             raise
+
+    def observed(self) -> dict[str, Mapping[str, Any]]:
+        """client -> the numbers that its half of the method observed in the last round, in roster order."""
+        found = {name: numbers for player in self.players for name, numbers in player.observed().items() if numbers}
+        return {name: found[name] for name in self.roster if name in found}
 
     def state_dict(self) -> dict[str, Any]:
         """The state to checkpoint. Each client's part is a function, called once when it is saved, so that the
