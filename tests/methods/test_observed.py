@@ -21,7 +21,6 @@ from fedal.metrics import TEST_METRICS
 from fedal.records.observed import COLUMNS, mean_numbers, numbers
 from fedal.report.measures import ALL
 from fedal.report.page import write_report
-from fedal.simulate.session import Listener
 
 METHOD = """
 import torch
@@ -29,6 +28,7 @@ from fedal.methods.outputs import local
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import ServerLogic
+from observers import StopAt
 class Client(local.METHOD.client):
     def round(self, t):
         yield from super().round(t)
@@ -78,10 +78,8 @@ def test_a_run_resumed_after_its_last_round_still_records_them(
 ) -> None:
     config = watching()
     fedal.run(config, tmp_path / "whole")
-    done: list[int] = []
-    stop = Listener(advanced=lambda now, total: done.append(now), should_stop=lambda: done[-1] >= 4)
     with pytest.raises(FedalError, match="stopped"):
-        fedal.run(config, tmp_path / "stopped", listener=stop)
+        fedal.run(config, tmp_path / "stopped", callbacks=[StopAt(4)])
     fedal.run(config, tmp_path / "killed")
     (tmp_path / "killed/summary.json").unlink()  # killed after the last checkpoint
     for name in ("stopped", "killed"):

@@ -15,7 +15,7 @@ from commands import fedal
 from e2e.lives import outcome
 from fedal.data import load
 from fedal.errors import ConfigError, FedalError
-from fedal.simulate.session import Listener
+from observers import StopAt
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -134,10 +134,8 @@ def test_the_exported_model_is_the_recorded_one_and_a_resumed_run_has_the_same_b
         with torch.no_grad():
             correct = whole.model(row["client"])(x).argmax(1) == y
         assert row["final"] and correct.double().mean() == pytest.approx(row["test_accuracy"], abs=1e-12)
-    done: list[int] = []
-    listener = Listener(advanced=lambda now, total: done.append(now), should_stop=lambda: done[-1] >= 6)
     with pytest.raises(FedalError, match="stopped after iteration 6"):
-        package.run(config, "parts", listener=listener)
+        package.run(config, "parts", callbacks=[StopAt(6)])
     package.resume("parts", trust=True)
     assert outcome(Path("parts")) == outcome(Path("whole"))
 
