@@ -36,6 +36,7 @@ class VoteServer(ServerLogic):
             present, f = stack_outputs(clients, up)
             mean = torch.softmax(f / self.hp.temperature, -1).mean(0)
             reply = {n: Vote(mean, len(present)) for n in present}
+            self.observed["vote_confidence"] = mean.max(-1).values.mean()  # a column of metrics.jsonl and a curve
         return reply
 
 
@@ -45,6 +46,7 @@ class VoteClient(ClientLogic):
         for _x, f in self.public_passes(t):
             down = yield Outputs(f)
             others = leave_one_out(down.probs, torch.softmax(f / self.hp.temperature, -1), down.count)
+            self.observed["vote_agreement"] = (others.argmax(-1) == f.argmax(-1)).float().mean()  # one per client
             teacher = self.hp.sharpen * self.hp.temperature * others.clamp_min(1e-9).log()
             self.step(distillation=d_kl(teacher, f, self.hp.temperature))
 

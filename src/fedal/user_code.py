@@ -6,10 +6,15 @@ import importlib
 import operator
 import os
 import sys
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fedal.errors import ConfigError
+
+NOT_USER_CODE = {"fedal", "torch", "numpy", "scipy", "sklearn", "jax", "ray", *sys.stdlib_module_names} - {"__main__"}
+PLACE = "place_in_user_code"  # attribute of an error that came from another process
 
 
 def is_import_path(name: str) -> bool:
@@ -56,5 +61,29 @@ def import_object(path: str, what: str) -> Any:
 
 
 def one_line(error: Exception) -> str:
-    """Type and message of an error without line breaks."""
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(".")
+    """Type and message of an error without line breaks, and the place in the user's code where it was raised."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(".")
+    place = place_in_user_code(error)
+    return f"{text} ({place})" if place else text
+
+
+def place_in_user_code(error: BaseException) -> str:
+    """File and line of the innermost frame outside fedal, Python and common libraries; an empty string without one."""
+    found = getattr(error, PLACE, "")  # from another process, where the traceback was left
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in NOT_USER_CODE:
+            found = f"{_relative(frame.f_code.co_filename)}, line {line}, in {frame.f_code.co_name}"
+    return found
+
+
+def keep_traceback(error: Exception) -> None:
+    """Attaches place and traceback to an error that is about to leave its process, which would drop both."""
+    setattr(error, PLACE, place_in_user_code(error))
+    error.add_note("".join(traceback.format_exception(error)))
+
+
+def _relative(file: str) -> str:
+    """The path relative to the current directory, if the file is below it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedal.data import from_dataset, from_tensors, load_npz, load_public_npz
+from fedal.data.dataset import Dataset
 from fedal.errors import DataError
 
 X = np.linspace(0, 1, 30 * 4).reshape(30, 4)
@@ -44,6 +47,40 @@ def test_public_npz_needs_x_only_and_ignores_labels(tmp_path: Path) -> None:
 def test_uint8_pixels_are_scaled_to_one() -> None:
     data = from_tensors(np.full((10, 1, 2, 2), 255, np.uint8), np.arange(10) % 2)
     assert data.train_x.max() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (5, 6, 3), (32, 32, 4), (2, 2, 1)])
+def test_images_with_the_channels_last_are_refused_with_advice(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    x = np.zeros((30, *shape), np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=Y)
+    ways = [
+        lambda **kind: from_tensors(x, Y, **kind),
+        lambda **kind: from_dataset([*zip(x, Y, strict=True)], **kind),
+        lambda **kind: Dataset("mine", x, Y, x, Y, 3, **kind),
+        lambda **kind: _resaved(tmp_path / "a.npz", load_npz, **kind),
+        lambda **kind: _resaved(tmp_path / "a.npz", load_public_npz, **kind),
+    ]
+    for read in ways:
+        with pytest.raises(DataError, match=r"looks like \(n, H, W, C\).*Try: x.transpose\(0, 3, 1, 2\)"):
+            read()
+        found = read(layout="chw")  # the user knows better
+        assert (found if isinstance(found, np.ndarray) else found.train_x).shape[1:] == shape
+        with pytest.raises(DataError, match="layout is 'hwc'; expected \"chw\""):
+            read(layout="hwc")
+    assert from_tensors(x.transpose(0, 3, 1, 2), Y).sample_shape == (shape[2], *shape[:2])
+
+
+def _resaved(path: Path, read: Callable[[Path], Any], **kind: str) -> Any:
+    with np.load(path) as arrays:
+        np.savez(path.with_name("b.npz"), **arrays, **kind)
+    return read(path.with_name("b.npz"))
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 4, 4), (1, 3, 3), (3, 32, 3), (16, 4, 4), (2, 8, 3), (8, 3, 3), (5, 5, 5), (9, 3)]
+)
+def test_other_shapes_are_taken_as_they_are(shape: tuple[int, ...]) -> None:
+    assert from_tensors(np.zeros((30, *shape), np.float32), Y).sample_shape == shape
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,22 @@ def test_a_damaged_server_folder_is_reported(rehearsal: Rehearsal, content: byte
     assert isinstance(service.failure[0], CheckpointError) and "federation.json" in str(service.failure[0])
 
 
+@pytest.mark.parametrize("both", [False, True], ids=["in the server's file", "in the folder too"])
+def test_a_server_that_continues_with_another_setting_is_refused(rehearsal: Rehearsal, both: bool) -> None:
+    with rehearsal.service():
+        pass
+    changed = rehearsal.config.with_(lr=0.5)
+    if both:
+        (rehearsal.folder / "server/config.toml").write_text(changed.to_toml())
+    rehearsal.plan = replace(rehearsal.plan, config=changed)
+    about = (rehearsal.folder / "server/federation.json").read_bytes()
+    with rehearsal.service() as service:
+        pass
+    assert isinstance(service.failure[0], ConfigError)
+    assert "lr = 0.5, in the checkpoint 0.001" in str(service.failure[0])
+    assert (rehearsal.folder / "server/federation.json").read_bytes() == about
+
+
 def test_fewer_than_three_clients_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="min_clients"):
         Rehearsal(tmp_path, clients=2)

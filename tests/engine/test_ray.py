@@ -6,6 +6,8 @@ Ray runs in its own process: it forks, which other frameworks in this process do
 from __future__ import annotations
 
 import os
+import pickle
+import re
 import secrets
 import shutil
 import signal
@@ -14,18 +16,25 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import fedal
 from commands import COMMAND, TINY
 from commands import fedal as command
+from fedal.engine.ray import ClientGroup
 from fedal.errors import ConfigError
+from fedal.methods.client import ClientLogic
+from fedal.methods.options import MethodOptions
 from fedal.records.run import read_rows
+from fedal.user_code import one_line
 from frameworks import by_hand
 from optional import needs
 
@@ -207,3 +216,20 @@ def test_models_given_in_python_are_refused_by_ray(tmp_path: Path) -> None:
 def test_incompatible_settings_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         fedal.Config(**settings)
+
+
+def test_an_error_in_an_actor_keeps_the_line_of_the_users_code_and_the_traceback() -> None:
+    class Fails(ClientLogic):
+        def round(self, t: int) -> Iterator[Any]:  # type: ignore[override]
+            raise ValueError("not today.")
+            yield
+
+    setup = SimpleNamespace(client_id="anna", learner=None, private=SimpleNamespace(label_counts=torch.ones(2)),
+                            public=None, options=MethodOptions(), phase_done=None)  # fmt: skip
+    group = ClientGroup(lambda names, done: {"anna": Fails(setup)}, ("anna",))  # type: ignore[arg-type]
+    with pytest.raises(ValueError) as caught:
+        group.begin("anna", 0)
+    here = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - as Ray transfers it: the traceback stays behind
+    assert here.__traceback__ is None
+    assert re.fullmatch(r"ValueError: not today \(.*test_ray.py, line \d+, in round\)", one_line(here))
+    assert "raise ValueError" in "".join(traceback.format_exception(here))

@@ -72,6 +72,51 @@ def test_a_resumed_run_is_bit_identical(interrupted: Path, finished: Path) -> No
     assert outcome(Path("copy")) == outcome(finished)
 
 
+@pytest.mark.parametrize(
+    ("line", "edited", "named"),
+    [
+        ("lr = 0.001", "lr = 0.1", "lr = 0.1, in the checkpoint 0.001"),
+        ("batch_size = 8", "", "batch_size = 32, in the checkpoint 8"),
+        ("stacked = false", "", 'stacked = "auto", in the checkpoint false'),
+        ("eval_every = 4", "eval_every = 2", "eval_every = 2, in the checkpoint 4"),
+        ("adversarial = 1.0", "adversarial = 0.5", "options.adversarial = 0.5, in the checkpoint 1.0"),
+        ("clients = 3", "clients = 4", "clients = 4, in the checkpoint 3"),
+    ],
+)
+def test_a_setting_that_changed_since_the_checkpoint_is_an_error_that_names_it(
+    interrupted: Path, line: str, edited: str, named: str
+) -> None:
+    shutil.copytree(interrupted, "copy")
+    config = Path("copy/config.toml")
+    lines = config.read_text().splitlines()
+    assert lines.count(line) == 1
+    config.write_text("\n".join(edited if found == line else found for found in lines))
+    before = {path: path.read_bytes() for path in Path("copy").rglob("*") if path.is_file()}
+    for words in (["resume", "copy"], ["resume", "copy", "--iterations", "40"], ["analyse", "copy"]):
+        answer = fedal(*words)
+        assert answer.code == 2
+        assert f"copy/config.toml has other settings than the run's checkpoint: {named}. A run keeps" in answer.err
+        assert "Put the old value back, or start a new run" in answer.err
+    assert before == {path: path.read_bytes() for path in Path("copy").rglob("*") if path.is_file()}
+
+
+def test_settings_without_effect_may_change_and_the_plan_may_not_be_shorter_than_the_checkpoint(
+    interrupted: Path, finished: Path
+) -> None:
+    shutil.copytree(interrupted, "copy")
+    config = Path("copy/config.toml")
+    text = config.read_text()
+    config.write_text(text.replace("rounds = 12", "rounds = 3"))
+    answer = fedal("resume", "copy")
+    assert answer.code == 2
+    assert "plans 6 iterations, but the run's checkpoint was saved after 14." in answer.err
+    config.write_text(
+        text.replace("workers = 0", "workers = 1").replace("checkpoint_every = 1", "checkpoint_every = 3")
+    )
+    assert fedal("resume", "copy").code == 0
+    assert outcome(Path("copy")) == outcome(finished)
+
+
 def _newest(folder: Path, suffix: str) -> Path:
     return max((folder / "checkpoints").glob(f"round-*{suffix}"))
 
@@ -208,6 +253,59 @@ def test_a_model_that_fails_during_training_causes_one_message(custom_module: Ca
     (line,) = answer.err.splitlines()
     assert line.startswith("error: ") and "RuntimeError: eight at most" in line
     assert "eight at most" in json.loads(Path("a/failure.json").read_text())["traceback"]
+
+
+SHAKY = """
+import numpy as np
+import torch
+from fedal.methods.client import ClientLogic
+from fedal.methods.method import Method
+from fedal.methods.options import MethodOptions
+from fedal.methods.server import ServerLogic
+WHERE = "{where}"
+def fail(where):
+    if where == WHERE:
+        np.linalg.inv(np.zeros((2, 2)))  # the innermost frames are NumPy's
+class Client(ClientLogic):
+    def __init__(self, setup):
+        super().__init__(setup)
+        fail("client's constructor")
+    def round(self, t):
+        self.local_training(t)
+        fail("client")
+        yield from ()
+class Server(ServerLogic):
+    def __init__(self, setup):
+        super().__init__(setup)
+        fail("server's constructor")
+    def round(self, t, clients):
+        fail("server")
+        yield from ()
+METHOD = Method("shaky", "fails", MethodOptions, Client, Server)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "named", "code"),
+    [
+        ("client", 'client "client-00", round 0, exchange 0: ', 1),
+        ("server", "server, round 0, exchange 0: ", 1),
+        ("client's constructor", 'client "client-00": creating its half of the method failed with ', 2),
+        ("server's constructor", "the server: creating its half of the method failed with ", 2),
+    ],
+)
+def test_an_error_in_a_custom_method_names_the_line_of_the_users_code(
+    custom_module: Callable[[str, str], None], where: str, named: str, code: int
+) -> None:
+    custom_module("shaky_method", SHAKY.replace("{where}", where))
+    answer = fedal("run", *TINY, "--method", "shaky_method:METHOD", "--out", "a")
+    assert answer.code == code
+    (line,) = answer.err.splitlines()
+    assert line == f"error: {named}LinAlgError: Singular matrix (shaky_method.py, line 11, in fail)."
+    if code == 1:
+        told = json.loads(Path("a/failure.json").read_text())
+        assert "shaky_method.py, line 11" in told["error"]
+        assert "in fail" in told["traceback"] and "in round" in told["traceback"]
 
 
 @pytest.mark.processes

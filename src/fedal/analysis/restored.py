@@ -13,9 +13,11 @@ from fedal.data.dataset import Dataset
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError
 from fedal.records.checkpoint import load_newest
+from fedal.records.pinned import refuse_changed_settings
 from fedal.records.run import Run
 from fedal.simulate.assemble import CustomModels, assemble
 from fedal.simulate.prepare import restore_split
+from fedal.simulate.run import refuse_forgotten_objects
 from fedal.theory.instruments import INSTRUMENTS, Panel
 from fedal.theory.view import FederationView
 
@@ -40,7 +42,9 @@ def restored(
     found = load_newest(run.folder.checkpoints, warn) if run.folder.checkpoints.is_dir() else None
     if found is None:
         raise ConfigError(f"{run.path} has no checkpoint yet. Continue it first: `fedal resume {run.path}`.")
+    refuse_forgotten_objects(run.folder.read_environment(), data, models, "fedal.analysis.analyse.analyse(run")
     rounds, state = found
+    refuse_changed_settings(run.config, state.get("settings", {}), str(run.folder.config))
     config = run.config.with_(stacked=False)  # the instruments need separate learners
     split = restore_split(config, run.folder.partition, data, public)
     with thread_workers(config.workers) as workers:

@@ -43,7 +43,7 @@ def unknown_names(values: Mapping[str, Any]) -> dict[str, str]:
     known = {"dataset": ("dataset", data.names()), "partition": ("partition", list(PARTITIONS))}
     for key, (what, names) in known.items():
         name = values.get(key, names[0])
-        if name in names or (key == "dataset" and "data" in values):
+        if name in names or (key == "dataset" and ("data" in values or values.get("data_in_python"))):
             continue
         near = difflib.get_close_matches(str(name).lower().replace("_", "-"), names, n=1)
         hint = f'Did you mean "{near[0]}"?' if near else f"Known: {', '.join(names)}."

@@ -83,6 +83,9 @@ class Config(BaseModel):
         None, "your own data: an .npz file with x and y", sites=False, changes="weights", option=True)
     public: str | None = setting(
         None, "your own public inputs: an .npz file with x", sites=False, changes="weights", option=True)
+    data_in_python: bool = setting(
+        False, "the data were passed to fedal.run in Python; `dataset` is the name they have there", sites=False,
+        changes="weights")
     data_folder: str | None = setting(
         None, "folder of the datasets (default: FEDAL_DATA or the user cache)", sites=False, changes="nothing")
     accept_unverified: bool = setting(

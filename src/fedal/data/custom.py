@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedal.data.dataset import Dataset, Floats, Ints
+from fedal.data.dataset import Dataset, Floats, Ints, refuse_channels_last
 from fedal.errors import DataError
 
 ArrayLike: TypeAlias = Any  # anything NumPy accepts, or a torch tensor
@@ -30,9 +30,12 @@ class Pairs(Protocol):
 
 
 def load_npz(path: str | os.PathLike[str], *, name: str | None = None, n_classes: int | None = None) -> Dataset:
-    """A dataset from an `.npz` file with `x` and `y`; optional: `test_x` and `test_y`, `users`, `n_classes`."""
+    """A dataset from an `.npz` file with `x` and `y`; optional: `test_x`, `test_y`, `users`, `n_classes`, `layout`."""
     path = Path(path)
-    arrays: dict[str, Any] = _read_npz(path, required=("x", "y"), optional=("test_x", "test_y", "users", "n_classes"))
+    optional = ("test_x", "test_y", "users", "n_classes", "layout")
+    arrays: dict[str, Any] = _read_npz(path, required=("x", "y"), optional=optional)
+    if "layout" in arrays:
+        arrays["layout"] = str(arrays["layout"])
     if n_classes is None and "n_classes" in arrays:
         n_classes = int(_integers(arrays["n_classes"].reshape(-1)[:1], f"{path}, n_classes")[0])
     arrays["n_classes"] = n_classes
@@ -42,7 +45,9 @@ def load_npz(path: str | os.PathLike[str], *, name: str | None = None, n_classes
 def load_public_npz(path: str | os.PathLike[str]) -> Floats:
     """Unlabelled samples from the array `x` of an `.npz` file; labels in the file are ignored."""
     path = Path(path)
-    return _features(_read_npz(path, required=("x",))["x"], f"{path}, x")
+    arrays = _read_npz(path, required=("x",), optional=("layout",))
+    refuse_channels_last(arrays["x"].shape, str(arrays["layout"]) if "layout" in arrays else None, f"{path}, x")
+    return _features(arrays["x"], f"{path}, x")
 
 
 def from_tensors(
@@ -57,13 +62,18 @@ def from_tensors(
     name: str = "own",
     provenance: str = "custom tensors",
     where: str | None = None,
+    layout: str | None = None,
 ) -> Dataset:
-    """A dataset from arrays or tensors, checked; `n_classes` is needed only if a class has no samples."""
+    """A dataset from arrays or tensors, checked; `n_classes` is needed only if a class has no samples.
+
+    Images are (n, C, H, W). An array that looks like (n, H, W, C) is refused, unless `layout` is "chw".
+    """
     where = where or name
     if (test_x is None) != (test_y is None):
         found, lacking = ("test_x", "test_y") if test_y is None else ("test_y", "test_x")
         raise DataError(f"{where}: {found} is given without {lacking}. Provide both or neither.")
     train_x, train_y = _features(x, f"{where}, x"), _labels(y, f"{where}, y")
+    refuse_channels_last(train_x.shape, layout, f"{where}, x")
     owner = None if users is None else _integers(users, f"{where}, users")
     _same_length(where, x=train_x, y=train_y, **({} if owner is None else {"users": owner}))
     if test_x is not None:
@@ -90,18 +100,23 @@ def from_tensors(
         users=owner,
         class_names=None if class_names is None else tuple(class_names),
         provenance=provenance,
+        layout=layout,
     )
 
 
 def from_dataset(
-    train: Pairs, test: Pairs | None = None, *, n_classes: int | None = None, name: str = "own"
+    train: Pairs,
+    test: Pairs | None = None,
+    *,
+    n_classes: int | None = None,
+    name: str = "own",
+    layout: str | None = None,
 ) -> Dataset:
     """A dataset from torch `Dataset` objects (or any sequence of sample-label pairs), read once into memory."""
     x, y = _stack(train, f"{name}, train")
     test_x, test_y = (None, None) if test is None else _stack(test, f"{name}, test")
-    return from_tensors(
-        x, y, test_x=test_x, test_y=test_y, n_classes=n_classes, name=name, provenance=f"custom {type(train).__name__}"
-    )
+    provenance, tests = f"custom {type(train).__name__}", {"test_x": test_x, "test_y": test_y}
+    return from_tensors(x, y, **tests, n_classes=n_classes, name=name, provenance=provenance, layout=layout)
 
 
 def held_out_fifth(y: Ints) -> NDArray[np.bool_]:

@@ -14,6 +14,8 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
 
+CHANNELS = (1, 3, 4)  # of an image: grey, colour, colour with transparency
+
 
 class Arrays(NamedTuple):
     """The arrays that a dataset's reader returns; `Dataset` documents each of them."""
@@ -31,6 +33,7 @@ class Dataset:
 
     `train_x`, `test_x`: float32, normalised, (n, C, H, W) for images or (n, ...) for custom data.
     `train_y`, `test_y`: int64 in 0..n_classes-1.  `users`: int64, the user that each training sample belongs to.
+    `layout`: "chw" confirms (n, C, H, W) where the shape looks like (n, H, W, C).
     """
 
     name: str
@@ -43,6 +46,7 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     provenance: str = ""
     verified: bool = False
+    layout: str | None = None
 
     def __post_init__(self) -> None:
         self._check_split("train", self.train_x, self.train_y)
@@ -68,6 +72,7 @@ class Dataset:
                 f"{self.name}, {split}: x has shape {x.shape}, y has shape {y.shape}; "
                 "expected (n, ...) and (n,) with the same n."
             )
+        refuse_channels_last(x.shape, self.layout, f"{self.name}, {split}")
         if len(y) == 0:
             raise DataError(f"{self.name}, {split}: there are no samples.")
         if y.min() < 0 or y.max() >= self.n_classes:
@@ -84,6 +89,25 @@ class Dataset:
         return (
             f"Dataset({self.name!r}, {len(self.train_y)} train, {len(self.test_y)} test, "
             f"{self.n_classes} classes, sample {self.sample_shape}, {self.provenance!r})"
+        )
+
+
+def refuse_channels_last(shape: tuple[int, ...], layout: str | None, where: str) -> None:
+    """Raises DataError if samples look like images with the channels last, (n, H, W, C). Converting would be a guess.
+
+    They do if the last axis has length 1, 3 or 4, the second has none of these lengths, and the second and third are
+    longer than the last.
+    """
+    if layout is not None and layout != "chw":
+        raise DataError(f'{where}: layout is {layout!r}; expected "chw", for samples of shape (C, H, W).')
+    if layout is not None or len(shape) != 4:
+        return
+    _, second, third, last = shape
+    if last in CHANNELS and second not in CHANNELS and min(second, third) > last:
+        raise DataError(
+            f"{where}: shape {shape} looks like (n, H, W, C), images with the channels last; expected (n, C, H, W). "
+            f"Try: x.transpose(0, 3, 1, 2). If it has {second} channels of {third}x{last} pixels, pass "
+            'layout="chw", or save it in the .npz file.'
         )
 
 

@@ -11,9 +11,11 @@ from typing import Any
 from fedal.deploy.plan import ServerPlan
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError
-from fedal.records.checkpoint import load_newest, save_checkpoint
+from fedal.records.checkpoint import load_newest, newest_json, save_checkpoint
 from fedal.records.environment import describe_environment
 from fedal.records.folder import RunFolder, read_json, write_json
+from fedal.records.observed import numbers
+from fedal.records.pinned import pinned_settings, refuse_changed_settings
 from fedal.records.rows import Moment, Record, is_recorded, over_clients
 from fedal.records.run import read_rows
 
@@ -40,11 +42,15 @@ class Journal:
             write_json(self.folder.environment, {**describe_environment(), **about, "data": self._task.dataset})
             # Incarnations count up from a random number, so a message of another run never matches one of this run.
             write_json(self._about, {"run": secrets.token_hex(16), "incarnation": secrets.randbits(48)})
-        elif self.folder.config.read_text() != text:
-            raise ConfigError(
-                f"{self.folder.path} holds a run with a different config. Choose another deployment.folder, or "
-                "restore the config."
-            )
+        else:
+            if found := newest_json(self.folder.checkpoints):
+                where = f"the config for {self.folder.path}"
+                refuse_changed_settings(self._config, found[1].get("settings", {}), where)
+            if self.folder.config.read_text() != text:
+                raise ConfigError(
+                    f"{self.folder.path} holds a run with a different config. Choose another deployment.folder, or "
+                    "restore the config."
+                )
         self.restore()
 
     def restore(self) -> None:
@@ -70,6 +76,7 @@ class Journal:
     def commit(self) -> None:
         assert self._record is not None
         state = {**self._federation.state_dict(), "record_bytes": self._record.sync()}
+        state["settings"] = pinned_settings(self._config)
         save_checkpoint(self.folder.checkpoints, self.rounds, state)
         self.committed, self._saved_at = self.rounds, time.monotonic()
         self._log("committed", round=self.rounds)
@@ -89,7 +96,7 @@ class Journal:
         """Writes the rows of the completed round; `shared` holds the metrics that sites report."""
         assert self._record is not None
         own = {site: found["test_accuracy"] for site, found in shared.items() if "test_accuracy" in found}
-        observed = {name: float(value) for name, value in self._federation.server.observed.items()}
+        observed = numbers(self._federation.server.observed, "the server")
         self._record.write(
             Moment(self.rounds, self.rounds * self._config.tau, final=self.rounds == self._config.total_rounds),
             self._federation.wire,

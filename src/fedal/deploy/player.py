@@ -52,6 +52,10 @@ class SitePlayer:
     def forget(self) -> None:
         """Does nothing: the site drops its pending pass when the next round begins."""
 
+    def observed(self) -> dict[str, dict[str, float]]:
+        """Nothing: what a client's half observes may describe its private data, so it never leaves the site."""
+        return {}
+
     def states(self) -> dict[str, Callable[[], State]]:
         return {}
 

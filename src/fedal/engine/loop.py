@@ -12,6 +12,7 @@ from fedal.engine.player import MissedExchange, Player, PlayerUploads
 from fedal.errors import FedalError, OutOfStepError, RunError
 from fedal.messages import Message
 from fedal.methods.server import Replies, ServerLogic, ServerRound, Uploads
+from fedal.user_code import one_line
 from fedal.wire import Wire
 
 IsAbsent = Callable[[str, int], bool]
@@ -78,12 +79,18 @@ class Federation:
         A client that misses an exchange keeps its weights, sits out the rest of the round and returns in the next.
         """
         turns = [_Turn(player) for player in self.players]
+        self.server.observed = {}
         try:
             return self._exchange(t, turns, self.server.round(t, self.roster), is_absent)
         except Exception:  # none of these coroutines is ever resumed
             for turn in turns:
                 turn.player.forget()
             raise
+
+    def observed(self) -> dict[str, Mapping[str, Any]]:
+        """client -> the numbers that its half of the method observed in the last round, in roster order."""
+        found = {name: numbers for player in self.players for name, numbers in player.observed().items() if numbers}
+        return {name: found[name] for name in self.roster if name in found}
 
     def state_dict(self) -> dict[str, Any]:
         """The state to checkpoint. Each client's part is a function, called once when it is saved, so that the
@@ -168,10 +175,11 @@ def _drop_absent(turns: list[_Turn]) -> None:
 
 
 def _with_location(where: str, error: Exception) -> FedalError:
-    """The error prefixed with its location. A FedalError keeps its type; any other becomes a RunError."""
+    """The error prefixed with its location. A FedalError keeps its type; any other becomes a RunError, which also
+    names the line of the user's code."""
     if isinstance(error, FedalError):
         return type(error)(f"{where}: {error}")
-    return RunError(f"{where}: {type(error).__name__}: {error}")
+    return RunError(f"{where}: {one_line(error)}.")
 
 
 def _send(server: ServerRound, uploads: Uploads | None, t: int, exchange: int) -> tuple[bool, Replies | None]:

@@ -43,6 +43,9 @@ class Player(Protocol):
     def forget(self) -> None:
         """Leaves the round: the coroutine is never resumed, pending passes are dropped, the weights stay."""
 
+    def observed(self) -> Mapping[str, Mapping[str, Any]]:
+        """client -> the numbers that its half of the method observed in the last round; no entry for a site."""
+
     def states(self) -> dict[str, Callable[[], State]]:
         """client -> a function that returns its state; no entry for a client that keeps its state itself."""
 
@@ -84,6 +87,7 @@ class LocalPlayer:
         self._reply: Message | None = None
 
     def begin(self, t: int) -> None:
+        self.logic.observed = {}
         begun: Any = self.logic.round(t)
         if not isinstance(begun, Generator):
             kind = type(self.logic).__name__
@@ -106,7 +110,11 @@ class LocalPlayer:
         if self._round is not None:
             self._round.close()
             self._round = None
+        self.logic.observed = {}
         self.logic.learner.forget()
+
+    def observed(self) -> Mapping[str, Mapping[str, Any]]:
+        return {self.logic.client_id: self.logic.observed}
 
     def states(self) -> dict[str, Callable[[], State]]:
         return {self.logic.client_id: lambda: _state(self.logic.learner, self.logic)}
@@ -129,6 +137,15 @@ class StackPlayer(LocalPlayer):
 
     def give(self, replies: Mapping[str, Message]) -> None:
         self._reply = Message.join([replies[name] for name in self._members])
+
+    def observed(self) -> Mapping[str, Mapping[str, Any]]:
+        """Numbers with a leading client axis are split; any other number is that of every member."""
+        size = len(self._members)
+        split = {
+            key: list(value) if getattr(value, "shape", ())[:1] == (size,) else [value] * size
+            for key, value in self.logic.observed.items()
+        }
+        return {name: {key: each[i] for key, each in split.items()} for i, name in enumerate(self._members)}
 
     def states(self) -> dict[str, Callable[[], State]]:
         return {name: lambda own=own: _state(own, self.logic) for name, own in self._members.items()}  # type: ignore[misc]

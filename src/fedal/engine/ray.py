@@ -23,16 +23,19 @@ from fedal.errors import ConfigError, RunError
 from fedal.learners.base import Frozen, State
 from fedal.machine import available_cores
 from fedal.messages import Message
+from fedal.user_code import keep_traceback
 
 CONNECT_S = 10.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a client: its uploads (None at the end of its round) and the phases that it finished."""
+    """One step of a client: its uploads (None at the end of its round), the phases that it finished and, at the end
+    of its round, the numbers that it observed."""
 
     uploaded: PlayerUploads | None
     phases: tuple[str, ...]
+    observed: Mapping[str, Any]
 
 
 class ClientGroup:
@@ -58,7 +61,13 @@ class ClientGroup:
 
     def _step(self, client: str) -> Step:
         self._finished.clear()
-        return Step(self._players[client].take(), tuple(self._finished))
+        try:
+            uploaded = self._players[client].take()
+            observed = self._players[client].observed()[client] if uploaded is None else {}
+            return Step(uploaded, tuple(self._finished), observed)
+        except Exception as error:
+            keep_traceback(error)
+            raise
 
     def forget(self, client: str) -> None:
         self._players[client].forget()
@@ -86,8 +95,10 @@ class RayPlayer:
         self._name, self._call, self._phase_done = name, call, phase_done
         self.learner = RayLearner(call)
         self._answer: Callable[[], Step] | None = None
+        self._observed: Mapping[str, Any] = {}
 
     def begin(self, t: int) -> None:
+        self._observed = {}
         self._answer = self._call("begin", t)
 
     def give(self, replies: Mapping[str, Message]) -> None:
@@ -99,9 +110,14 @@ class RayPlayer:
         for phase in step.phases:
             with self.learner.as_of(phase):
                 self._phase_done(self._name, phase)
+        self._observed = step.observed
         return step.uploaded
 
+    def observed(self) -> Mapping[str, Mapping[str, Any]]:
+        return {self._name: self._observed}
+
     def forget(self) -> None:
+        self._observed = {}
         with suppress(PlayerLost):  # a lost client has nothing to forget
             self._call("forget")()
 

@@ -16,6 +16,7 @@ from fedal.errors import NotApplicableError
 from fedal.learners.base import Mode, State
 from fedal.learners.dropout import MaskClock, seed_dropout
 from fedal.learners.fused_adam import FusedAdam
+from fedal.learners.module_state import load_whole_state, whole_state
 from fedal.seeding import philox_key
 
 
@@ -147,10 +148,10 @@ class TorchLearner:
             for index, parameter in enumerate(self.parameters)
             if parameter in self._optimizer.state
         }
-        return {"model": self.weights(), "optimizer": slots, "step": self._clock.step}
+        return {"model": whole_state(self.module), "optimizer": slots, "step": self._clock.step}
 
     def load_state_dict(self, state: State) -> None:
-        self.load_weights(state["model"])
+        load_whole_state(self.module, state["model"])
         if not self._shared_slots:
             self.reset_optimizer()
         for index, parameter in enumerate(self.parameters):
@@ -219,10 +220,10 @@ class TorchFrozen:
             return self._widened(self._module, x)
 
     def state_dict(self) -> State:
-        return {name: value.clone() for name, value in self._module.state_dict().items()}
+        return whole_state(self._module)
 
     def load_state_dict(self, state: State) -> None:
-        self._module.load_state_dict(state)
+        load_whole_state(self._module, state)
 
     def __del__(self) -> None:
         if hasattr(self, "_module"):

@@ -46,6 +46,7 @@ class ClientLogic(Keeper):
         self.private = cast("PrivateData", setup.private)  # in a stack: the same with a leading client axis
         self.hp: Any = setup.options
         self.device = setup.private.label_counts.device
+        self.observed: dict[str, Tensor | float] = {}  # numbers of this round, for the record; see records/observed.py
         self._public = setup.public
         self._phase_done = setup.phase_done
         self._log_prior: Tensor | None = None

@@ -50,7 +50,7 @@ class ServerLogic(Keeper):
         self.device = setup.device
         self.public = setup.public
         self.learner: Learner | None = None  # the server's own model, if any; evaluated next to the clients
-        self.observed: dict[str, Tensor] = {}  # metrics of the last round, for the record; replaced every round
+        self.observed: dict[str, Tensor | float] = {}  # numbers of this round, for the record; see records/observed.py
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
         """Runs round t with `clients`, in roster order."""

@@ -10,10 +10,24 @@ from dataclasses import dataclass
 from fedal.errors import ConfigError, did_you_mean
 from fedal.lazy import torch
 from fedal.models.custom import call_factory, load_factory
-from fedal.models.output_width import check_output_width
+from fedal.models.output_width import check_output_width, copy_of
+from fedal.models.trainable import initialise, is_lazy, refuse_untrainable
 from fedal.user_code import is_import_path
 
-__all__ = ["MODELS", "ModelEntry", "build", "check_output_width", "find", "is_import_path", "largest", "suited_to"]
+__all__ = [
+    "MODELS",
+    "ModelEntry",
+    "build",
+    "check_output_width",
+    "copy_of",
+    "find",
+    "initialise",
+    "is_import_path",
+    "is_lazy",
+    "largest",
+    "refuse_untrainable",
+    "suited_to",
+]
 
 
 @dataclass(frozen=True)

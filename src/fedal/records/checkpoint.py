@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ FORMAT = 2
 KEEP = 2
 TENSOR = "__tensor__"
 TENSORS = ".tensors"
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError)
 
 
 def save_checkpoint(folder: Path, round_: int, state: dict[str, Any]) -> None:
@@ -86,20 +88,34 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[st
 def load_checkpoint(path: Path) -> tuple[int, dict[str, Any]]:
     """Reads a checkpoint as (rounds done, state) after verifying checksums. Reads only arrays and JSON, never code."""
     try:
-        found = json.loads(path.read_bytes())
-        checksum = found.pop("checksum")
-        tensors = path.with_suffix(TENSORS)
-        if found["format"] != FORMAT:
-            raise CheckpointError(f"{path}: format {found['format']}; this version of fedal reads format {FORMAT}.")
-        if checksum != _checksum(found):
-            raise CheckpointError(f"{path}: the checksum does not match; the file is damaged.")
+        found, tensors = _read_json(path), path.with_suffix(TENSORS)
         with open(tensors, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         if sha256 != found["tensors_sha256"]:
             raise CheckpointError(f"{tensors}: the checksum does not match; the file is damaged.")
         return int(found["round"]), _put_tensors(found["state"], open_tensors(tensors))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
+    except UNREADABLE as error:
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
+
+
+def newest_json(folder: Path) -> tuple[int, dict[str, Any]] | None:
+    """The newest readable checkpoint as (rounds done, state), with a place instead of each tensor; None without any."""
+    for path in sorted(folder.glob("round-*.json"), reverse=True):
+        with suppress(CheckpointError, *UNREADABLE):  # `load_newest` reports it
+            found = _read_json(path)
+            return int(found["round"]), dict(found["state"])
+    return None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The JSON part of a checkpoint, after verifying its format and checksum."""
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    checksum = found.pop("checksum")
+    if found["format"] != FORMAT:
+        raise CheckpointError(f"{path}: format {found['format']}; this version of fedal reads format {FORMAT}.")
+    if checksum != _checksum(found):
+        raise CheckpointError(f"{path}: the checksum does not match; the file is damaged.")
+    return found
 
 
 def _checksum(body: dict[str, Any]) -> str:

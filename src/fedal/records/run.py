@@ -174,10 +174,12 @@ class Run:
         return weights
 
     def _filled(self, model: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
+        from fedal.learners.module_state import load_whole_state
+
         if self.config.precision == "fp64":
             model = model.double()  # before loading, or the weights would be rounded
         try:
-            model.load_state_dict(weights)
+            load_whole_state(model, weights)
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
             raise FedalError(

@@ -95,7 +95,7 @@ function curveChart(plot) {
     const reference = key === "discriminator_accuracy" ? data.chance : unit === "points" ? 0 : null;
     if (reference !== null) all.push(reference);
     const low = Math.min(...all), high = Math.max(...all), pad = (high - low || Math.abs(high) || 1) * 0.06;
-    const ys = all.length ? [unit === "number" ? Math.max(0, low - pad) : low - pad, high + pad] : [0, 1];
+    const ys = all.length ? [unit === "number" && low >= 0 ? Math.max(0, low - pad) : low - pad, high + pad] : [0, 1];
     area = frame(plot, wide ? Math.min(440, Math.max(260, plot.clientWidth * 0.45)) : 230,
       [0, stops.at(-1) || 1], ys, axis.title, axis.show, round);
     if (reference !== null) {

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fedal import methods
@@ -15,7 +16,19 @@ from fedal.facts import without_effect
 from fedal.records.statistics import Difference, Row, Seeds
 from fedal.report.collect import Collection, Record
 from fedal.report.markup import Markup, element, markup
-from fedal.report.measures import ACCURACY, OWN, OWN_SPREAD, OWN_WORST, PARTICIPANTS, SPREAD, WORST, Measure, derive
+from fedal.report.measures import (
+    ACCURACY,
+    CURVES,
+    OWN,
+    OWN_SPREAD,
+    OWN_WORST,
+    PARTICIPANTS,
+    SPREAD,
+    WORST,
+    Measure,
+    derive,
+    observed,
+)
 
 
 @dataclass
@@ -60,6 +73,11 @@ class Overview:
     @property
     def records(self) -> list[Record]:
         return [record for group in self.groups for record in group.records]
+
+    @cached_property
+    def curves(self) -> list[Measure]:
+        """The measures that charts may show: those that fedal knows, and the numbers that the methods observed."""
+        return [*CURVES, *observed(self.records)]
 
     @property
     def best(self) -> Group | None:

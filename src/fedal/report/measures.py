@@ -5,10 +5,11 @@ Accuracies are top-1 in evaluation mode. A measure is a column of the rows at th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fedal.records.observed import COLUMNS, NAME
 from fedal.records.statistics import Row, round_ends
 from fedal.report.collect import Record
 
@@ -125,6 +126,22 @@ TIME = Measure(
 )  # fmt: skip
 
 ALL: Sequence[Measure] = (*CURVES, SPREAD, OWN_SPREAD, UPLOADED, DOWNLOADED, TIME)
+
+
+MAX_OBSERVED = 50
+
+
+def observed(records: Iterable[Record]) -> list[Measure]:
+    """One measure for each further column, in the order of the record: numbers that a method observed."""
+    known = COLUMNS | {measure.key for measure in ALL}
+    found = dict.fromkeys(key for record in records for row in round_ends(record.rows) for key in row)
+    return [
+        Measure(
+            key, key, "-", "-", "the server's number, or the mean over the clients that observed it; then over seeds",
+            "A number that the method itself observes in each round.", "number",
+        )
+        for key in found if key not in known and NAME.fullmatch(key)
+    ][:MAX_OBSERVED]  # fmt: skip
 
 
 def derive(record: Record) -> None:

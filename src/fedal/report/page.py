@@ -17,7 +17,7 @@ from fedal.records.statistics import distribution
 from fedal.report.collect import clean, collect
 from fedal.report.groups import Overview, overview
 from fedal.report.markup import Markup, element, embedded_json, markup
-from fedal.report.measures import CURVES, DISCRIMINATOR
+from fedal.report.measures import DISCRIMINATOR
 from fedal.report.sections import (
     clients,
     curves,
@@ -110,7 +110,7 @@ def chart_data(found: Overview) -> dict[str, Any]:
         groups.append(
             {
                 "label": group.label,
-                "curves": {measure.key: group.curve(measure.key) for measure in CURVES},
+                "curves": {measure.key: group.curve(measure.key) for measure in found.curves},
                 "clients": values,
                 "box": box,
             }
@@ -118,7 +118,7 @@ def chart_data(found: Overview) -> dict[str, Any]:
     counts = {group.client_count for group in found.groups if group.curve(DISCRIMINATOR.key)} - {0}
     return {
         "groups": groups,
-        "measures": {measure.key: {"name": measure.name, "unit": measure.unit} for measure in CURVES},
+        "measures": {measure.key: {"name": measure.name, "unit": measure.unit} for measure in found.curves},
         "chance": 1 / counts.pop() if len(counts) == 1 else None,
         "targets": target.target_rows(found),
         "accuracy": found.accuracy.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -17,34 +18,58 @@ from fedal.data.split import Task
 from fedal.data.streams import PrivateData, PrivateStack, PublicData, Samples
 from fedal.engine.loop import Federation, Watch, Workers
 from fedal.engine.player import Player
+from fedal.errors import ConfigError, FedalError
 from fedal.learners.base import Learner
-from fedal.learners.probe import refuse_hidden_randomness
+from fedal.learners.probe import refuse_hidden_randomness, refuse_hidden_state
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.methods.client import ClientLogic, ClientSetup
 from fedal.methods.server import ServerLogic, ServerSetup
-from fedal.models import build, check_output_width, largest
+from fedal.models import (
+    build,
+    check_output_width,
+    copy_of,
+    initialise,
+    is_import_path,
+    is_lazy,
+    largest,
+    refuse_untrainable,
+)
 from fedal.precision import dtype_of
 from fedal.seeding import BatchStream, Indices, philox_key, raw_bits, torch_seeded
 from fedal.simulate.checks import refuse_incomplete
+from fedal.user_code import one_line
 from fedal.wire import Wire
 
 OWNS_MODELS = {"server-model", "weights"}
+
+Setup = TypeVar("Setup")
+Half = TypeVar("Half")
 
 
 def build_learner(
     config: Config, task: Task, client: str, name: str, public: Samples, custom: nn.Module | Learner | None = None
 ) -> Learner:
     """The learner of one client: a model by name, a module to train, or a learner of any framework."""
-    if custom is None:
-        with torch_seeded(config.seed, "weights", client):
+    is_own_code = custom is not None or is_import_path(name)
+    shown = f"{name} of {client}"
+    with torch_seeded(config.seed, "weights", client):
+        if custom is None:
             custom = build(name, task.input_shape, task.n_classes)
+        elif isinstance(custom, nn.Module) and is_lazy(custom):
+            custom = copy_of(custom, shown)  # the caller's module is not changed
+        if isinstance(custom, nn.Module):
+            initialise(custom, task.input_shape, name=shown)
     if isinstance(custom, nn.Module):
-        check_output_width(custom, task.input_shape, task.n_classes, name=f"{name} of {client}")
+        refuse_untrainable(custom, name=shown)
+        check_output_width(custom, task.input_shape, task.n_classes, name=shown)
         learner: Learner = _learner(config, custom, client)
     else:
         learner = refuse_incomplete(custom, client)
     if not config.allow_nondeterministic:
-        refuse_hidden_randomness(learner, public.take(torch.arange(2)), client)
+        samples = public.take(torch.arange(2))
+        refuse_hidden_randomness(learner, samples, client)
+        if is_own_code and isinstance(custom, nn.Module):
+            refuse_hidden_state(partial(_learner, config, custom, client), samples, shown)
     return learner
 
 
@@ -58,7 +83,8 @@ def build_client(
 ) -> ClientLogic:
     """The client's half of the method, for one client or for a stack."""
     view = _public_view(config, public)
-    return config.method_object().client(ClientSetup(client_id, learner, private, view, config.options, phase_done))
+    setup = ClientSetup(client_id, learner, private, view, config.options, phase_done)
+    return _made(config.method_object().client, setup, f'client "{client_id}"')
 
 
 def private_data(
@@ -74,20 +100,19 @@ def build_server(
 ) -> ServerLogic:
     """The server's half of the method."""
     method = config.method_object()
-    return method.server(
-        ServerSetup(
-            roster=config.client_names,
-            n_classes=task.n_classes,
-            options=config.options,
-            seed=config.seed,
-            dtype=dtype_of(config.precision),
-            device=config.device,
-            public=_public_view(config, public),
-            make_learner=partial(_server_learner, config, task) if method.needs & OWNS_MODELS else None,
-            architectures=model_names if "weights" in method.needs else {},
-            feature_width=feature_width,
-        )
+    setup = ServerSetup(
+        roster=config.client_names,
+        n_classes=task.n_classes,
+        options=config.options,
+        seed=config.seed,
+        dtype=dtype_of(config.precision),
+        device=config.device,
+        public=_public_view(config, public),
+        make_learner=partial(_server_learner, config, task) if method.needs & OWNS_MODELS else None,
+        architectures=model_names if "weights" in method.needs else {},
+        feature_width=feature_width,
     )
+    return _made(method.server, setup, "the server")
 
 
 def build_federation(
@@ -100,6 +125,16 @@ def build_federation(
 ) -> Federation:
     """The federation that the config describes, wherever its players run."""
     return Federation(config.client_names, players, server, wire, workers, watch)
+
+
+def _made(half: Callable[[Setup], Half], setup: Setup, role: str) -> Half:
+    """A half of a method, which may be the user's; raises ConfigError if its constructor fails."""
+    try:
+        return half(setup)
+    except FedalError:
+        raise
+    except Exception as error:  # user code may raise anything
+        raise ConfigError(f"{role}: creating its half of the method failed with {one_line(error)}.") from error
 
 
 def axis_lengths(config: Config, task: Task, feature_width: int) -> dict[str, int]:
@@ -141,5 +176,8 @@ def _server_learner(config: Config, task: Task, name: str, input_shape: tuple[in
     if name == "auto":
         name = largest(task.candidates, task.input_shape, task.n_classes)
     with torch_seeded(config.seed, "weights", "server"):
-        model = build(name, input_shape or task.input_shape, task.n_classes)
+        shape, shown = input_shape or task.input_shape, f"{name} of the server"
+        model = build(name, shape, task.n_classes)
+        initialise(model, shape, name=shown)
+    refuse_untrainable(model, name=shown)
     return _learner(config, model, "server")

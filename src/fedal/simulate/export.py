@@ -27,5 +27,6 @@ def export_sites(config: Config, out: Path) -> list[Path]:
                 test_x=data.test_x,
                 test_y=data.test_y,
                 n_classes=np.array(data.n_classes),
+                **({} if data.layout is None else {"layout": np.array(data.layout)}),
             )
     return paths

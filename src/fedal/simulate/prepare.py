@@ -22,6 +22,10 @@ MAX_PUBLIC = 1000  # samples of the public set, unless the config or the dataset
 def load_dataset(config: Config) -> Dataset:
     if config.data is not None:
         return data_sources.load_npz(config.data)
+    if config.data_in_python:
+        raise ConfigError(
+            f'data_in_python = true: dataset "{config.dataset}" was passed in Python. Pass it again: data=...'
+        )
     needed = data_sources.describe(config.dataset).users_needed
     return data_sources.load(
         config.dataset,
@@ -109,4 +113,8 @@ def resolved(config: Config) -> dict[str, Any]:
 
 
 def default_partition(config: Config) -> str:
-    return data_sources.describe(config.dataset).partition if config.data is None else "dirichlet"
+    return (
+        data_sources.describe(config.dataset).partition
+        if config.dataset in data_sources.SOURCES and config.data is None
+        else "dirichlet"
+    )

@@ -14,6 +14,7 @@ import torch
 from fedal.messages import Outputs
 from fedal.methods.server import Uploads, stack_outputs
 from fedal.metrics import TEST_METRICS, disagreement
+from fedal.records.observed import client_numbers, mean_numbers, numbers
 from fedal.records.rows import Moment, Record, is_recorded, over_clients
 from fedal.simulate.assemble import Assembly
 from fedal.theory.instruments import Panel, mean_over_clients
@@ -42,6 +43,7 @@ class Recorder:
         self._panel = Panel(self._config.instruments, assembly.view)
         self._seen = _Observations()
         self._disagreement_before: float | None = None  # of the last round before the checkpoint
+        self._observed: Mapping[str, Mapping[str, Any]] = {}  # by the clients, in the last round
         self._federation.watch.phase_done = self._phase_done
         self._federation.watch.exchanged = self._exchanged
 
@@ -53,6 +55,7 @@ class Recorder:
 
     def end(self, rounds: int, present: list[str], seconds: float) -> None:
         """Writes the rows of the round if it is recorded."""
+        self._observed = self._federation.observed()
         if not self._seen.recorded:
             return
         some, before = self._view.some_tests, self._seen.after_local
@@ -61,25 +64,26 @@ class Recorder:
             in_order = {name: before[name] for name in self._view.clients if name in before}
             self._write(self._moment(rounds, "after_local"), in_order, extra, present, seconds)
         measured = self._panel.ends()
-        extra |= mean_over_clients(measured)
+        extra |= mean_over_clients(measured) | self._client_means()
         self._write(self._moment(rounds), self._view.evaluate_all(some), extra, present, seconds, measured)
 
     def final(self, rounds: int, seconds: float) -> dict[str, Any]:
         """Writes the final rows, which tables use: all clients on the whole test set. Returns the run's row."""
         tested, extra = self._view.evaluate_all(self._view.all_tests), self._extra(self._view.all_tests)
+        extra |= self._client_means()
         return self._write(self._moment(rounds, final=True), tested, extra, list(tested), seconds)
 
     def state_dict(self) -> dict[str, Any]:
-        observed = self._federation.server.observed
         return {
             "disagreement": self._seen.disagreement(),
-            "observed": {name: float(value) for name, value in observed.items()},
+            "observed": numbers(self._federation.server.observed, "the server"),
+            "observed_by_clients": client_numbers(self._observed),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._disagreement_before = state["disagreement"]
-        observed = {name: torch.tensor(value) for name, value in state["observed"].items()}
-        self._federation.server.observed = observed
+        self._federation.server.observed = dict(state["observed"])
+        self._observed = state.get("observed_by_clients", {})
 
     # callbacks
 
@@ -104,13 +108,16 @@ class Recorder:
     def _extra(self, tests: torch.Tensor) -> dict[str, float]:
         """Values about the server and the exchanges."""
         server = self._federation.server
-        extra = {name: float(value) for name, value in server.observed.items()}
+        extra = numbers(server.observed, "the server")
         zeta = self._seen.disagreement() if self._seen.disagreements else self._disagreement_before
         if zeta is not None:
             extra["disagreement"] = zeta
         if server.learner is not None:
             extra["server_test_accuracy"] = self._view.test_accuracy(server.learner, tests)
         return extra
+
+    def _client_means(self) -> dict[str, float]:
+        return mean_numbers(client_numbers(self._observed), numbers(self._federation.server.observed, "the server"))
 
     def _write(
         self,
@@ -121,6 +128,7 @@ class Recorder:
         seconds: float,
         columns: Columns | None = None,
     ) -> dict[str, Any]:
+        own = {} if moment.phase == "after_local" else client_numbers(self._observed)
         on = {"test_samples": len(self._view.all_tests if moment.final else self._view.some_tests)}
         clients = {
             client: {
@@ -129,6 +137,7 @@ class Recorder:
                 **values,
                 **on,
                 **(columns or {}).get(client, {}),
+                **own.get(client, {}),
             }
             for client, values in tested.items()
         }

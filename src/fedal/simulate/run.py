@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,12 +22,14 @@ from fedal.engine.ray import ray_cluster
 from fedal.engine.threads import ThreadWorkers, thread_workers
 from fedal.errors import ConfigError
 from fedal.machine import refuse_windows
+from fedal.records.checkpoint import newest_json
 from fedal.records.environment import describe_environment, environment_differences
 from fedal.records.folder import RunFolder
+from fedal.records.pinned import refuse_changed_settings
 from fedal.records.run import Run
 from fedal.simulate.assemble import CustomModels
 from fedal.simulate.callback import Callback, Callbacks, Observers, RunInfo
-from fedal.simulate.prepare import prepare_split, restore_split
+from fedal.simulate.prepare import prepare_split, resolved, restore_split
 from fedal.simulate.session import Session
 
 MAX_RESTARTS = 10  # of one run after its actors die
@@ -43,11 +46,13 @@ def run(
 ) -> Run:
     """Starts a new run in folder `out`. Reports all mistakes before anything is written."""
     refuse_windows()
-    folder = RunFolder(Path(out) if out is not None else default_folder(config))
-    observers = Observers(RunInfo(folder.path, config), Callbacks(callbacks))
+    folder = RunFolder(Path(out) if out is not None else default_folder(config, data))
     folder.refuse_if_taken()
     _refuse_unknown_clients(config, models)
     split = prepare_split(config, data, public)
+    if data is not None:  # the record names the data that were used, not the default dataset
+        config = config.with_(**resolved(config), dataset=data.name, data=None, data_in_python=True)
+    observers = Observers(RunInfo(folder.path, config), Callbacks(callbacks))
     with observers.until_the_end(), _engine(config, models) as engine:
         session = Session(config, folder, split, observers, *engine, models, data is not None)
         folder.create()
@@ -72,6 +77,7 @@ def resume(
     refuse_windows()
     config = folder.read_config(trust=trust)
     with folder.locked():
+        _refuse_other_settings(config, folder)
         longer = config if iterations is None else _extended(config, folder, iterations)
         observers = Observers(RunInfo(folder.path, longer), Callbacks(callbacks))
         if folder.summary.exists() and longer.total_rounds == config.total_rounds:
@@ -82,7 +88,7 @@ def resume(
             saved = folder.read_environment()
             for difference in environment_differences(saved, describe_environment()):
                 observers.warning(f"{difference}: the result may not be bit-identical to an uninterrupted run.")
-            _refuse_forgotten_objects(saved, data, models)
+            refuse_forgotten_objects(saved, data, models)
         if folder.partition.exists():
             split = restore_split(config, folder.partition, data, public)
         else:  # the run was killed before this file was written; the seed determines the split
@@ -93,12 +99,27 @@ def resume(
     return Run(folder.path, trust=trust, models=models)
 
 
-def default_folder(config: Config) -> Path:
+def default_folder(config: Config, data: Dataset | None = None) -> Path:
+    dataset = config.dataset if data is None else re.sub(r"[^A-Za-z0-9_.-]+", "-", data.name).strip(".-") or "own"
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     method = config.method.rpartition(":")[2].lower()
-    path = Path("runs") / f"{stamp}-{method}-{config.dataset}-seed{config.seed}"
+    path = Path("runs") / f"{stamp}-{method}-{dataset}-seed{config.seed}"
     others = (path.with_name(f"{path.name}-{n}") for n in itertools.count(2))  # for runs started in the same second
     return next(candidate for candidate in itertools.chain([path], others) if not candidate.exists())
+
+
+def _refuse_other_settings(config: Config, folder: RunFolder) -> None:
+    """Raises ConfigError if config.toml was edited so that the rest of the run would not continue its checkpoint."""
+    found = newest_json(folder.checkpoints)
+    if found is None:
+        return
+    rounds, state = found
+    refuse_changed_settings(config, state.get("settings", {}), str(folder.config))
+    if config.total_rounds < rounds:
+        raise ConfigError(
+            f"{folder.config} plans {config.total_rounds * config.tau} iterations, but the run's checkpoint was saved "
+            f"after {rounds * config.tau}. Put the old value back, or start a new run in another folder."
+        )
 
 
 def _extended(config: Config, folder: RunFolder, iterations: int) -> Config:
@@ -119,16 +140,16 @@ def _refuse_unknown_clients(config: Config, models: CustomModels | None) -> None
         )
 
 
-def _refuse_forgotten_objects(saved: Mapping[str, Any], data: Dataset | None, models: CustomModels | None) -> None:
+def refuse_forgotten_objects(
+    saved: Mapping[str, Any], data: Dataset | None, models: CustomModels | None, call: str = "fedal.resume(path"
+) -> None:
     """Raises ConfigError when objects passed in Python, which the folder does not hold, are not passed again."""
     if saved.get("data_given_in_python") and data is None:
-        raise ConfigError("this run was started in Python with your own data: call fedal.resume(path, data=...).")
+        raise ConfigError(f"this run was started in Python with your own data: call {call}, data=...).")
     objects = [client for client, model in saved.get("clients", {}).items() if model.startswith("<")]
     missing = [client for client in objects if client not in (models or {})]
     if missing:
-        raise ConfigError(
-            f'client "{missing[0]}" has a model that was passed in Python: call fedal.resume(path, models=...).'
-        )
+        raise ConfigError(f'client "{missing[0]}" has a model that was passed in Python: call {call}, models=...).')
 
 
 @contextmanager

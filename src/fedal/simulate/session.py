@@ -18,6 +18,7 @@ from fedal.errors import FedalError, RunError, Stopped
 from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
 from fedal.records.environment import describe_environment
 from fedal.records.folder import RunFolder, write_json
+from fedal.records.pinned import pinned_settings
 from fedal.records.rows import Record
 from fedal.simulate.assemble import CustomModels, assemble
 from fedal.simulate.callback import Observers
@@ -25,6 +26,7 @@ from fedal.simulate.checks import refuse_missing_device
 from fedal.simulate.prepare import resolved
 from fedal.simulate.recorder import Recorder
 from fedal.simulate.stacking import resolve_stacked
+from fedal.user_code import one_line
 
 FIRST_SAVE_S = 5.0
 SAVE_SHARE = 0.02  # checkpoint_every = auto: saving costs at most this share of the time
@@ -63,15 +65,13 @@ class Session:
             self._note_failure(error)
             if isinstance(error, FedalError):
                 raise
-            raise RunError(
-                f"{type(error).__name__}: {error}. The last checkpoint in {self.folder.path} is intact."
-            ) from error
+            raise RunError(f"{one_line(error)}. The last checkpoint in {self.folder.path} is intact.") from error
 
     def _write_folder(self, extended: bool) -> None:
         """Writes the config first: a folder with a config and no checkpoint resumes at round 0."""
         if extended:  # before the new config: a kill in between must not leave a longer run marked complete
             self.folder.summary.unlink(missing_ok=True)
-        if extended or not self.folder.config.exists():
+        if extended or not self.folder.checkpoints.exists():  # a config without a checkpoint may still be unresolved
             write_atomically(self.folder.config, self._resolved().to_toml().encode())
         if not self.folder.partition.exists():
             self.split.save(self.folder.partition)
@@ -142,6 +142,7 @@ class Session:
     def _save(self, rounds: int, record: Record, recorder: Recorder) -> None:
         began = time.monotonic()
         kept = {"record_bytes": record.sync(), "record": recorder.state_dict(), "seconds": self._seconds()}
+        kept["settings"] = pinned_settings(self._resolved())
         save_checkpoint(self.folder.checkpoints, rounds, {**kept, **self._assembly.federation.state_dict()})
         self._saved_at = time.monotonic()
         self._save_cost_s = self._saved_at - began

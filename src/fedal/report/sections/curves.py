@@ -6,7 +6,7 @@ from fedal.records.numbers import NONE
 from fedal.records.statistics import Point
 from fedal.report.groups import Overview, swatch
 from fedal.report.markup import Markup, element, folded, markup, table
-from fedal.report.measures import CURVES, Measure
+from fedal.report.measures import Measure
 
 
 def section(overview: Overview) -> Markup:
@@ -35,7 +35,7 @@ def section(overview: Overview) -> Markup:
 
 
 def _charts(overview: Overview) -> Markup:
-    shown = [m for m in CURVES if overview.shows(m) and any(group.curve(m.key) for group in overview.groups)]
+    shown = [m for m in overview.curves if overview.shows(m) and any(group.curve(m.key) for group in overview.groups)]
     if not shown:
         return element("p", "No evaluation has been recorded yet.")
     return element(

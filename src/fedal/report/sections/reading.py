@@ -14,6 +14,7 @@ def warnings(overview: Overview) -> Markup:
 
 
 def meanings(overview: Overview) -> Markup:
-    rows = [[m.name, m.model, m.data, m.average, m.sentence] for m in ALL if overview.shows(m)]
+    measures = dict.fromkeys([*ALL, *overview.curves])
+    rows = [[m.name, m.model, m.data, m.average, m.sentence] for m in measures if overview.shows(m)]
     columns = ["number", "model", "data", "average", "meaning"]
     return table("Every number on this page", columns, rows, name="Definitions of the numbers", cls="words stacked")
