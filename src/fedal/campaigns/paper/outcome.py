@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedal.campaigns.compare import MethodRuns
+from fedal.campaigns.comparison import MethodRuns
 from fedal.campaigns.paper.entries import FIGURE_ONLY, Kind, Number, PaperEntry
 from fedal.config import Config
 from fedal.durable import write_texts

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedal.campaigns.compare import MethodRuns
+from fedal.campaigns.comparison import MethodRuns
 from fedal.campaigns.paper.entries import FIGURE_ONLY, Column, Kind
 from fedal.campaigns.paper.outcome import Outcome, TableLine, config_text
 from fedal.config import Config
