@@ -9,7 +9,7 @@ from pathlib import Path
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError
 from fedal.records.differences import Difference, correct, paired_difference
-from fedal.records.numbers import DIFFERENCE_HEADS, NONE, shown_shortfall, with_spread
+from fedal.records.numbers import DIFFERENCE_HEADS, NONE, count, shown_shortfall, with_spread
 from fedal.records.statistics import mean
 from fedal.records.tables import as_markdown
 from studies.result_files import Result, read_results
@@ -92,24 +92,26 @@ def _completed_runs(studies: Sequence[StudyResults]) -> str:
 def _show_study(found: StudyResults) -> str:
     study = found.study
     n_clients = len(study.config(study.arms[0], study.seeds[0]).client_names)
-    heads = ["arm", "seeds", "test accuracy", "worst client", "ensemble"]
+    heads = ["arm", "seeds", "test accuracy", "worst client", "steps", "ensemble"]
     heads += [f"discriminator accuracy (chance {1 / n_clients:.3g})", "adversarial gradient norm"]
     heads += ["fresh discriminator", "disagreement", "options of `fedal run --config`"]
-    rows = [_show_arm(arm, list(found.results[arm.name].values())) for arm in found.best_first]
+    rows = [_show_arm(study, arm, list(found.results[arm.name].values())) for arm in found.best_first]
     setting = f"[configs/{study.config_file.name}](configs/{study.config_file.name})"
     return f"## {study.title}\n\n{setting}\n\n{as_markdown(heads, rows)}\n\n![{study.title}](figures/{study.name}.png)"
 
 
-def _show_arm(arm: Arm, results: Sequence[Result]) -> list[str]:
+def _show_arm(study: Study, arm: Arm, results: Sequence[Result]) -> list[str]:
     words = f"`{' '.join(arm.words)}`"
     if not results:
-        return [arm.name, "0", "not run yet", *[NONE] * 6, words]
+        return [arm.name, "0", "not run yet", *[NONE] * 7, words]
+    config = study.config(arm, study.seeds[0])
     accuracies = [float(result.final["test_accuracy"]) for result in results]
     return [
         arm.name,
         str(len(results)),
         with_spread(accuracies),
         f"{mean(float(result.final['test_accuracy_min']) for result in results):.3f}",
+        count(config.method_object().steps(config.options, config.total_rounds)),
         f"{mean(result.ensemble for result in results):.4f}",
         _along(results, "discriminator_accuracy", lambda value: f"{value:.3f}"),
         _along(results, "adversarial_grad_norm", lambda value: f"{value:.4f}"),

@@ -125,7 +125,7 @@ def test_what_a_table_without_a_verdict_lacks() -> None:
     words = shown_shortfall(shown)
     assert words == (
         "No difference has p (Holm) < 0.05 with 3 seeds: the closest, near (+0.1100), would have to be "
-        f"{lack.needed:.4f}, or stay the same over 4 seeds."
+        f"{lack.needed:.4f} in size, or stay the same over 4 seeds."
     )
 
 

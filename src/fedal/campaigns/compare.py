@@ -57,8 +57,8 @@ class ComparisonPlan:
             runs += [run for run in self.earlier if run.config.method == name]
             runs.sort(key=lambda run: run.config.seed)
             rows.append(MethodRuns(name, runs, reasons[-1] if reasons else self.not_applicable.get(name)))
-        for name in dict.fromkeys(run.config.method for run in self.earlier if run.config.method not in self.jobs):
-            rows.append(MethodRuns(name, [run for run in self.earlier if run.config.method == name], asked=False))
+        others = dict.fromkeys(run.config.method for run in self.earlier if run.config.method not in self.jobs)
+        rows += [MethodRuns(name, [r for r in self.earlier if r.config.method == name], asked=False) for name in others]
         configs = {row.method: row.runs[0].config for row in rows if row.runs}
         comparison = Comparison(self.path, self.seeds, rows, comparability_notes(configs))
         comparison.write()

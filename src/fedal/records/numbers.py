@@ -88,5 +88,5 @@ def shown_shortfall(found: Mapping[str, Difference]) -> str:
     enough = f"{lack.enough_seeds} seeds" if lack.enough_seeds else f"more than {MOST_SEEDS} seeds"
     return (
         f"No difference has p (Holm) < 0.05 with {lack.seeds} seeds: the closest, {lack.name} ({signed(lack.mean)}), "
-        f"would have to be {lack.needed:.4f}, or stay the same over {enough}."
+        f"would have to be {lack.needed:.4f} in size, or stay the same over {enough}."
     )

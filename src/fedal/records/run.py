@@ -74,7 +74,7 @@ class Run:
             import pandas
         except ImportError:
             raise FedalError(
-                "run.frame() needs pandas. Type: pip install 'fedal[pandas]'. Without it, run.metrics is a list of rows."
+                "run.frame() needs pandas. Type: pip install 'fedal[pandas]'. run.metrics has the same rows without it."
             ) from None
         return pandas.DataFrame(self.metrics)
 

@@ -6,6 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from pydantic import ValidationError
+
 from fedal import methods
 from fedal.records.numbers import NONE, count, duration, share, short, size, with_spread
 from fedal.report import measures
@@ -15,6 +17,7 @@ from fedal.report.measures import Measure
 
 Cell = Callable[[Group], object]
 
+MOST_ROUNDS = 10_000_000  # steps of longer runs are not counted: the number comes from an untrusted folder
 WHOSE = {
     "clients": "each client's own",
     "server": "the server's",
@@ -90,11 +93,25 @@ def _columns(overview: Overview) -> dict[str | tuple[str, str], Cell]:
         (overview.worst.name, "mean over seeds"): value(overview.worst),
         (overview.unevenness.name, "standard deviation"): value(overview.unevenness),
         "iterations": lambda group: count(group.mean("iteration")),
+        ("steps", "per client"): _steps,
         (measures.UPLOADED.name, "per client"): per_client(measures.UPLOADED),
         (measures.DOWNLOADED.name, "per client"): per_client(measures.DOWNLOADED),
         measures.TIME.name: lambda group: duration(group.mean(measures.TIME.key)),
         **{measure.name: value(measure) for measure in others if overview.has(measure.key)},
     }
+
+
+def _steps(group: Group) -> str:
+    """Optimizer steps per client, as far as fedal knows the method; the folder's code is not read."""
+    config, rounds = group.finished[0].config, group.mean("round")
+    options = config.get("options", {})
+    if group.method not in methods.MODULES or not isinstance(options, dict) or not 0 <= rounds <= MOST_ROUNDS:
+        return NONE
+    method = methods.get(group.method)
+    try:
+        return count(method.steps(method.options(**options), round(rounds)))
+    except (ValidationError, TypeError):  # the folder is untrusted
+        return NONE
 
 
 def _whose_models(overview: Overview) -> str:
