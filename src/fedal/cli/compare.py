@@ -70,7 +70,7 @@ def compare(
 
 def _print_comparison(comparison: Comparison) -> None:
     table, counts = comparison.table(), sorted(comparison.seed_counts)
-    columns = list(max(table, key=len, default={"method": ""}))
+    columns = list(dict.fromkeys(column for cells in sorted(table, key=len, reverse=True) for column in cells))
     seeds = f"{counts[0]} seed{'s' * (counts[0] > 1)}" if len(counts) == 1 else "the seeds of each method"
     rows = [[cells.get(column, "") for column in columns] for cells in table]
     title = f"Final models on the whole test set, mean ± std over {seeds}"
