@@ -8,8 +8,9 @@ from pathlib import Path
 
 from fedal.durable import write_atomically
 from fedal.errors import ConfigError
-from fedal.records.numbers import NONE, with_spread
-from fedal.records.statistics import Difference, mean, paired_difference
+from fedal.records.differences import Difference, correct, paired_difference
+from fedal.records.numbers import DIFFERENCE_HEADS, NONE, count, shown_shortfall, with_spread
+from fedal.records.statistics import mean
 from fedal.records.tables import as_markdown
 from studies.result_files import Result, read_results
 from studies.results_plan import Arm, ResultsPlan, Study
@@ -91,24 +92,26 @@ def _completed_runs(studies: Sequence[StudyResults]) -> str:
 def _show_study(found: StudyResults) -> str:
     study = found.study
     n_clients = len(study.config(study.arms[0], study.seeds[0]).client_names)
-    heads = ["arm", "seeds", "test accuracy", "worst client", "ensemble"]
+    heads = ["arm", "seeds", "test accuracy", "worst client", "steps", "ensemble"]
     heads += [f"discriminator accuracy (chance {1 / n_clients:.3g})", "adversarial gradient norm"]
     heads += ["fresh discriminator", "disagreement", "options of `fedal run --config`"]
-    rows = [_show_arm(arm, list(found.results[arm.name].values())) for arm in found.best_first]
+    rows = [_show_arm(study, arm, list(found.results[arm.name].values())) for arm in found.best_first]
     setting = f"[configs/{study.config_file.name}](configs/{study.config_file.name})"
     return f"## {study.title}\n\n{setting}\n\n{as_markdown(heads, rows)}\n\n![{study.title}](figures/{study.name}.png)"
 
 
-def _show_arm(arm: Arm, results: Sequence[Result]) -> list[str]:
+def _show_arm(study: Study, arm: Arm, results: Sequence[Result]) -> list[str]:
     words = f"`{' '.join(arm.words)}`"
     if not results:
-        return [arm.name, "0", "not run yet", *[NONE] * 6, words]
+        return [arm.name, "0", "not run yet", *[NONE] * 7, words]
+    config = study.config(arm, study.seeds[0])
     accuracies = [float(result.final["test_accuracy"]) for result in results]
     return [
         arm.name,
         str(len(results)),
         with_spread(accuracies),
         f"{mean(float(result.final['test_accuracy_min']) for result in results):.3f}",
+        count(config.method_object().steps(config.options, config.total_rounds)),
         f"{mean(result.ensemble for result in results):.4f}",
         _along(results, "discriminator_accuracy", lambda value: f"{value:.3f}"),
         _along(results, "adversarial_grad_norm", lambda value: f"{value:.4f}"),
@@ -132,19 +135,28 @@ def _at_the_end(results: Sequence[Result], key: str) -> str:
 
 
 def _answer(text: str, pairs: Iterable[tuple[str, str]], studies: Sequence[StudyResults]) -> str:
-    """The table of one question: the differences in all studies that have both arms of a pair."""
-    heads = ["difference", "study", "seeds", "test accuracy", "95% interval", "p", "verdict"]
-    rows = []
-    for first, second in pairs:
-        for each in studies:
-            found = paired_difference(each.accuracies(first), each.accuracies(second))
-            if found is not None:
-                rows.append([f"{first} − {second}", each.study.name, *_show_difference(found)])
-    return f"## {text}\n\n{as_markdown(heads, rows)}" if rows else ""
+    """The table of one question: the differences in all studies that have both arms of a pair.
+
+    The p values are corrected over this table.
+    """
+    found = {
+        (f"{first} − {second}", each.study.name): difference
+        for first, second in pairs
+        for each in studies
+        if (difference := paired_difference(each.accuracies(first), each.accuracies(second))) is not None
+    }
+    if not found:
+        return ""
+    shown = correct(found)
+    heads = ["difference", "study", "seeds", "test accuracy", *DIFFERENCE_HEADS, "verdict"]
+    table = as_markdown(heads, [[*names, *_show_difference(each)] for names, each in shown.items()])
+    lack = shown_shortfall({f"{pair} in {study}": each for (pair, study), each in shown.items()})
+    return "\n\n".join(part for part in (f"## {text}", table, lack) if part)
 
 
 def _show_difference(found: Difference) -> list[str]:
-    if found.low is None or found.high is None or found.p_value is None:
-        return [str(found.seeds), f"{found.mean:+.4f}", NONE, NONE, found.verdict]
+    numbers = [str(found.seeds), f"{found.mean:+.4f}"]
+    if found.low is None or found.high is None or found.p_value is None or found.corrected is None:
+        return [*numbers, NONE, NONE, NONE, found.verdict]
     interval = f"{found.low:+.4f} to {found.high:+.4f}"
-    return [str(found.seeds), f"{found.mean:+.4f}", interval, f"{found.p_value:.3f}", found.verdict]
+    return [*numbers, interval, f"{found.p_value:.3f}", f"{found.corrected:.3f}", found.verdict]

@@ -149,7 +149,10 @@ def test_differences_are_paired_by_the_seeds_that_both_have(tmp_path: Path) -> N
         write_result(folder, "fedal-quick", seed, 0.5 + seed / 10 + gain)
     write_page(plan, folder)
     page = (folder / "README.md").read_text()
-    assert "| fedal-quick − fedmd-lf | tiny | 2 | +0.1100 | -0.0171 to +0.2371 | 0.058 | not distinguishable |" in page
+    assert (
+        "| fedal-quick − fedmd-lf | tiny | 2 | +0.1100 | -0.0171 to +0.2371 | 0.058 | 0.058 | not distinguishable |"
+        in page
+    )
     assert "0.6600 ± 0.0849" in page  # of 0.60 and 0.72
     assert "0.600 (up to 0.700)" in page and "0.0200 (up to 0.0300)" in page
     assert "4 of 4 | none" in page

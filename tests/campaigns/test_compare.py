@@ -104,7 +104,7 @@ def test_a_comparison_can_be_extended_by_methods_and_seeds(shown: tuple[Path, An
     shutil.copytree(shown[0], tmp_path / "cmp")
     kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "cmp" / "fedal" / "seed-0").rglob("*")}
     grown = compare(["fedal", "fedmd"], 3, tmp_path / "cmp", SETTINGS, jobs=1)
-    assert [(row.method, len(row.runs)) for row in grown.rows] == [("fedal", 3), ("fedmd", 3)]
+    assert [(row.method, len(row.runs)) for row in grown.rows] == [("fedal", 3), ("fedmd", 3), ("local", 2)]
     assert kept == {file: file.stat().st_mtime_ns for file in (tmp_path / "cmp" / "fedal" / "seed-0").rglob("*")}
 
 
@@ -281,6 +281,8 @@ def test_workers_end_with_their_parent_and_ctrl_c_saves_all_runs(tmp_path: Path)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "finishing the round" in err and "Traceback" not in err
+    assert f"Continue with the same command: fedal compare --methods local,fedal --seeds 2 {WORDS[0]}" in err
+    assert f"--out {tmp_path}" in err.splitlines()[-1] and "resume" not in err
     started = [file.parent for file in tmp_path.glob("*/*/metrics.jsonl") if file.stat().st_size]
     assert len(started) >= 2
     for folder in started:

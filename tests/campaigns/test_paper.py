@@ -147,7 +147,7 @@ def test_a_small_scale_run_shows_our_numbers_next_to_the_papers_and_names_its_da
     assert float(row["ours"]) == pytest.approx(np.mean(accuracies))
     assert float(row["spread"]) == pytest.approx(np.std(accuracies, ddof=1))
     text = (tmp_path / "small" / "table-ablation.md").read_text()
-    assert "| setting | what | ours | paper | difference | spread | seeds | config |" in text
+    assert "| setting | what | ours | paper | difference | spread | seeds | steps | config |" in text
     assert "| 0.744 ± 0.007 |" in text and "in place of svhn" in text
     assert is_picture(tmp_path / "small" / "table-ablation.png")
     assert "<svg" in (tmp_path / "small" / "table-ablation.svg").read_text()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedal.campaigns.job import Job
-from fedal.campaigns.pool import run_jobs
+from fedal.campaigns.pool import ENDED, _Worker, run_jobs
 from fedal.config import Config
 from fedal.errors import NonFiniteError, Stopped
 from fedal.records.folder import RunFolder
@@ -115,3 +117,19 @@ def test_a_run_that_another_process_has_finished_meanwhile_is_skipped(tmp_path: 
 
     run_jobs([first, second], 1, watch=watch)
     assert events.of("started") == ["first"] and events.of("finished") == ["first", "second"]
+
+
+@pytest.mark.processes
+def test_ctrl_c_does_not_end_a_worker_that_is_still_starting(tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to all processes, also to one that still imports fedal."""
+    worker = _Worker()
+    assert worker.process.pid is not None
+    for _ in range(20):
+        os.kill(worker.process.pid, signal.SIGINT)
+        time.sleep(0.05)
+    worker.begin(0, job(tmp_path, "run"), 1)
+    while (event := worker.pipe.recv())[0] != ENDED:
+        pass
+    assert event == (ENDED, None) and RunFolder(tmp_path / "run").summary.exists()
+    worker.pipe.close()
+    worker.process.join()

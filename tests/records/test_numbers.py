@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from fedal.records.differences import Difference
 from fedal.records.numbers import NAN, duration, p_value, shown_difference, signed, size, with_spread
-from fedal.records.statistics import Difference
 from fedal.records.tables import as_csv, as_markdown
 
 
@@ -34,13 +34,14 @@ def test_a_std_is_shown_only_for_several_values() -> None:
 def test_a_difference_is_shown_with_its_verdict() -> None:
     assert signed(-0.0045) == "\N{MINUS SIGN}0.0045"
     assert (p_value(0.0004), p_value(0.042, equals="= "), p_value(None)) == ("< 0.001", "= 0.042", "–")
-    assert shown_difference(Difference(3, 0.1, 0.05, 0.15, 0.01)) == [
+    assert shown_difference(Difference(3, 0.1, 0.05, 0.15, 0.01, 0.02)) == [
         "+0.1000",
         "+0.0500 to +0.1500",
         "0.010",
+        "0.020",
         "higher",
     ]
-    assert shown_difference(Difference(1, 0.1)) == ["+0.1000", "–", "–", "no statement: one seed"]
+    assert shown_difference(Difference(1, 0.1)) == ["+0.1000", "–", "–", "–", "no statement: one seed"]
 
 
 def test_a_table_in_a_file_keeps_its_cells() -> None:

@@ -1,9 +1,8 @@
-"""Statistics of comparisons: differences paired by seed, time to a target, distribution over clients."""
+"""Statistics of runs: curves, time to a target, distribution over clients."""
 
 import math
 
 import pytest
-from scipy import stats
 
 from fedal.records.statistics import (
     Reached,
@@ -14,59 +13,9 @@ from fedal.records.statistics import (
     final_row,
     first_reaching,
     mean,
-    paired_difference,
     round_ends,
     spread,
 )
-
-A = {0: 0.91, 1: 0.94, 2: 0.90, 3: 0.95}
-B = {0: 0.90, 1: 0.91, 2: 0.90, 3: 0.92}
-
-
-def test_the_paired_test_is_that_of_scipy() -> None:
-    found = paired_difference(A, B)
-    expected = stats.ttest_rel(list(A.values()), list(B.values()))
-    interval = expected.confidence_interval(0.95)
-    assert found is not None and found.low is not None and found.high is not None
-    assert found.mean == pytest.approx(0.0175)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    assert found.p_value == pytest.approx(expected.pvalue)
-
-
-def test_only_seeds_that_both_have_are_compared() -> None:
-    found = paired_difference({0: 0.5, 1: 0.6, 7: 0.0}, {0: 0.4, 1: 0.4, 8: 1.0})
-    assert found is not None
-    assert (found.seeds, found.mean) == (2, pytest.approx(0.15))
-    assert paired_difference({0: 0.5}, {1: 0.5}) is None
-
-
-def test_one_seed_supports_no_statement() -> None:
-    found = paired_difference({0: 0.5}, {0: 0.4})
-    assert found is not None
-    assert (found.low, found.high, found.p_value) == (None, None, None)
-    assert found.verdict == "no statement: one seed"
-
-
-def test_equal_differences_support_no_statement() -> None:
-    found = paired_difference({0: 0.5, 1: 0.7}, {0: 0.4, 1: 0.6})
-    assert found is not None
-    assert found.p_value is None
-    assert found.verdict.startswith("no statement")
-
-
-def test_a_seed_with_a_nan_is_left_out() -> None:
-    found = paired_difference(A | {4: math.nan}, B | {4: 0.9})
-    assert found == paired_difference(A, B)
-
-
-@pytest.mark.parametrize(
-    ("shift", "verdict"), [(0.2, "higher"), (-0.2, "lower"), (0.0, "not distinguishable")], ids=str
-)
-def test_the_verdict_follows_the_interval(shift: float, verdict: str) -> None:
-    noise = {0: 0.01, 1: -0.01, 2: 0.005, 3: -0.005}
-    found = paired_difference({seed: 0.5 + shift + n for seed, n in noise.items()}, dict.fromkeys(noise, 0.5))
-    assert found is not None
-    assert found.verdict == verdict
 
 
 def row(iteration: int, accuracy: float, phase: str = "after_global", *, final: bool = False) -> Row:

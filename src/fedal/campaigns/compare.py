@@ -1,97 +1,36 @@
-"""Compares methods over seeds under one protocol: a table with mean ± std, as CSV, and one plot.
+"""Compares methods over seeds under one protocol: tables with means, single runs and differences, and one plot.
 
 Every run has its own folder `OUT/METHOD/seed-S`. An interrupted comparison resumes; adding methods or seeds runs only
-the new ones.
+the new ones, and the tables keep those that the folder already holds.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedal import methods as known_methods
+from fedal.campaigns.comparison import Comparison, MethodRuns
+from fedal.campaigns.comparison_folder import earlier_runs, method_folder, refuse_clashes, refuse_other_content
+from fedal.campaigns.given import Given
 from fedal.campaigns.job import Job, Watcher, refuse_other_runs, refuse_small_clients
 from fedal.campaigns.observed import ObservedJobs
 from fedal.campaigns.pool import JobOutcome, run_jobs
 from fedal.config import Config, unknown_setting
-from fedal.durable import write_atomically
+from fedal.data.dataset import Dataset
 from fedal.errors import ConfigError, NotApplicableError
-from fedal.messages import in_words
 from fedal.records.folder import RunFolder
-from fedal.records.numbers import NONE, partition_text, with_spread
 from fedal.records.run import Run
-from fedal.records.statistics import Row, Seeds, mean
-from fedal.records.tables import as_csv
 from fedal.simulate.callback import Callback
+from fedal.user_code import named_code
 
-
-@dataclass
-class MethodRuns(Seeds):
-    """One method in the table: its finished runs, or why there are none."""
-
-    method: str
-    runs: list[Run] = field(default_factory=list)
-    not_applicable: str | None = None
-
-    @property
-    def rows_by_seed(self) -> dict[int, list[Row]]:
-        return {run.config.seed: run.metrics for run in self.runs}
-
-
-CSV_NUMBERS: dict[str, Callable[[MethodRuns], object]] = {  # column -> its value, for a method that has runs
-    "test_accuracy_mean": lambda row: row.mean("test_accuracy"),
-    "test_accuracy_spread": lambda row: row.spread("test_accuracy"),
-    "worst_client_mean": lambda row: row.mean("test_accuracy_min"),
-    "iterations": lambda row: row.runs[0].final["iteration"],
-    "up_bytes": lambda row: row.runs[0].final["up_bytes"],
-    "down_bytes": lambda row: row.runs[0].final["down_bytes"],
-    "seconds_mean": lambda row: round(row.mean("seconds"), 3),
-    "effective_classes_mean": lambda row: round(mean(run.effective_classes for run in row.runs), 4),
-}
-
-
-@dataclass(repr=False)
-class Comparison:
-    """The rows of the table, in the order of the methods requested."""
-
-    path: Path
-    seeds: tuple[int, ...]
-    rows: list[MethodRuns]
-    notes: list[str]  # why rows may not be comparable
-
-    @property
-    def partition(self) -> str:
-        """How the data were divided, in words; the methods of one seed share a partition."""
-        runs = next((row.runs for row in self.rows if row.runs), [])
-        if not runs:
-            return ""
-        config = runs[0].config
-        return partition_text(str(config.partition), config.alpha, [run.effective_classes for run in runs])
-
-    def __repr__(self) -> str:
-        """A table: a line per method with the mean ± std of its final accuracy over its seeds."""
-        cells = [("method", "test accuracy", "seeds")]
-        for row in self.rows:
-            finals = row.finals("test_accuracy")
-            why = textwrap.shorten(f"not applicable: {row.not_applicable}", 80, placeholder=" ...")
-            accuracy, seeds = (with_spread(finals.values()), str(len(finals))) if finals else (NONE, why)
-            cells.append((row.method, accuracy, seeds))
-        widths = [max(len(line[column]) for line in cells) for column in (0, 1)]
-        lines = [f"  {name:<{widths[0]}}  {accuracy:<{widths[1]}}  {seeds}" for name, accuracy, seeds in cells]
-        return "\n".join([f"Comparison({str(self.path)!r})", *lines])
-
-    def write_csv(self) -> None:
-        rows = []
-        for row in self.rows:
-            method = known_methods.get(row.method)
-            numbers = [number(row) if row.runs else "" for number in CSV_NUMBERS.values()]
-            words = [method.black_box, in_words(method.reveals), row.not_applicable or ""]
-            rows.append([row.method, len(row.runs), *numbers, *words])
-        heads = ["method", "seeds", *CSV_NUMBERS, "black_box", "reveals", "not_applicable"]
-        write_atomically(self.path / "table.csv", as_csv(heads, rows).encode())
+if TYPE_CHECKING:
+    from fedal.simulate.assemble import CustomModels
 
 
 @dataclass(frozen=True)
@@ -102,23 +41,27 @@ class ComparisonPlan:
     seeds: tuple[int, ...]
     jobs: Mapping[str, Sequence[Job]]  # by method
     not_applicable: Mapping[str, str]
+    earlier: Sequence[Run] = ()  # finished runs in the folder that are not among the jobs
 
     @property
     def all_jobs(self) -> list[Job]:
         return [job for jobs in self.jobs.values() for job in jobs]
 
     def conclude(self, outcomes: Sequence[JobOutcome]) -> Comparison:
-        """The comparison that results from the outcomes of `all_jobs`; also writes table.csv."""
+        """The comparison that results from the outcomes of `all_jobs`; also writes its tables."""
         rows, ended = [], iter(outcomes)
         for name, jobs in self.jobs.items():
             found = [next(ended) for _ in jobs]
             reasons = [outcome.not_applicable for outcome in found if outcome.not_applicable]
             runs = [outcome.run for outcome in found if outcome.run is not None]
+            runs += [run for run in self.earlier if run.config.method == name]
             runs.sort(key=lambda run: run.config.seed)
             rows.append(MethodRuns(name, runs, reasons[-1] if reasons else self.not_applicable.get(name)))
-        configs = {name: jobs[-1].config for name, jobs in self.jobs.items() if jobs}
+        others = dict.fromkeys(run.config.method for run in self.earlier if run.config.method not in self.jobs)
+        rows += [MethodRuns(name, [r for r in self.earlier if r.config.method == name], asked=False) for name in others]
+        configs = {row.method: row.runs[0].config for row in rows if row.runs}
         comparison = Comparison(self.path, self.seeds, rows, comparability_notes(configs))
-        comparison.write_csv()
+        comparison.write()
         return comparison
 
 
@@ -128,32 +71,56 @@ def compare(
     out: Path | str,
     settings: Mapping[str, Any] | None = None,
     *,
+    data: Dataset | None = None,
+    public: NDArray[np.float32] | None = None,
+    models: CustomModels | Callable[[int], CustomModels] | None = None,
     jobs: int = 0,
     watch: Watcher = lambda job, event, details: None,
     should_stop: Callable[[], bool] = lambda: False,
     callbacks: Sequence[Callback] = (),
 ) -> Comparison:
-    """Runs or resumes all runs, up to `jobs` in parallel (0: one per core), and writes table.csv.
+    """Runs or resumes all runs, up to `jobs` in parallel (0: one per core), and writes the tables.
 
-    `settings` are those of `Config`; an option that only some of the methods have applies to those methods.
-    `callbacks` observe all runs, from this process.
+    `settings` are those of `Config`; an option that only some of the methods have applies to those methods. `data`,
+    `public` and `models` are those of `fedal.run`. All seeds start from the weights of the given models; to vary them,
+    give a function seed -> models. Runs with such models, or with registered methods, share this process. `callbacks`
+    observe all runs, from this process.
     """
     observed = ObservedJobs(callbacks, watch, should_stop)
-    plan = plan_comparison(methods, seeds, Path(out), dict(settings or {}))
+    plan = plan_comparison(methods, seeds, Path(out), dict(settings or {}), given=Given(data, public, models))
+    parallel = _parallel_runs(plan, jobs)
     with observed.until_the_end():
         outcomes = run_jobs(
-            plan.all_jobs, jobs, watch=observed.watch, should_stop=observed.should_stop, ended=observed.ended
+            plan.all_jobs, parallel, watch=observed.watch, should_stop=observed.should_stop, ended=observed.ended
         )
     return plan.conclude(outcomes)
 
 
+def _parallel_runs(plan: ComparisonPlan, jobs: int) -> int:
+    """How many runs may be parallel: 1 if they use objects that only this process has."""
+    here = [f'method "{name}"' for name in plan.jobs if name in known_methods._registered]
+    here += ["models" for job in plan.all_jobs[:1] if job.given.models is not None]
+    if here and jobs > 1:
+        raise ConfigError(
+            f"jobs = {jobs}: {here[0]} passed in Python cannot leave this process. Leave jobs out, or name the code "
+            "package.module:object."
+        )
+    return 1 if here else jobs
+
+
 def plan_comparison(
-    methods: Sequence[str], seeds: int | Sequence[int], path: Path, settings: Mapping[str, Any], label: str = ""
+    methods: Sequence[str],
+    seeds: int | Sequence[int],
+    path: Path,
+    settings: Mapping[str, Any],
+    label: str = "",
+    given: Given = Given(),  # noqa: B008 - frozen
 ) -> ComparisonPlan:
     """Plans one job per method and seed; checks all configs and folders before the first run starts.
 
     A job is named after its method, followed by `label`, if any.
     """
+    refuse_other_content(path)
     everything = list(methods) == ["all"]
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     names = known_methods.names() if everything else dict.fromkeys(methods)
@@ -166,6 +133,7 @@ def plan_comparison(
         raise ConfigError(
             "\n".join(unknown_setting(key, [*Config.model_fields, *known], list(objects)) for key in unknown)
         )
+    refuse_clashes(path, objects)
     jobs: dict[str, list[Job]] = {name: [] for name in objects}
     not_applicable = {}
     for name, method in objects.items():
@@ -173,16 +141,30 @@ def plan_comparison(
         try:
             for seed in chosen:
                 config = Config(**{**shared, **mine, "method": name, "seed": seed})
-                jobs[name].append(Job(f"{name} {label}".strip(), seed, config, path / name / f"seed-{seed}"))
+                folder = method_folder(path, name) / f"seed-{seed}"
+                jobs[name].append(Job(f"{name} {label}".strip(), seed, config, folder, given))
         except ConfigError as error:
             if not everything or not isinstance(error, NotApplicableError):
                 raise
             not_applicable[name] = str(error)
-    plan = ComparisonPlan(path, chosen, jobs, not_applicable)
-    refuse_other_runs(plan.all_jobs)
-    refuse_small_clients(plan.all_jobs)
+    planned = [job for each in jobs.values() for job in each]
+    code = {*objects, *named_code(shared), *(name for job in planned for name in named_code(job.config.deciding()))}
+    earlier = earlier_runs(path, {job.folder for job in planned}, code)
+    refuse_other_runs([*planned, *(_as_job(run, shared, jobs, given) for run in earlier)])
+    refuse_small_clients(planned)
     RunFolder(path).create()
-    return plan
+    return ComparisonPlan(path, chosen, jobs, not_applicable, earlier)
+
+
+def _as_job(run: Run, shared: Mapping[str, Any], jobs: Mapping[str, Sequence[Job]], given: Given) -> Job:
+    """The job that this call's settings make of an earlier run; a method that is not asked for keeps its options."""
+    name, seed = run.config.method, run.config.seed
+    if mine := jobs.get(name):
+        config = mine[0].config.with_(seed=seed)
+    else:
+        options = run.config.options.model_dump(exclude_none=True)
+        config = Config(**{**shared, "method": name, "seed": seed, "options": options})
+    return Job(name, seed, config, run.path, given)
 
 
 def comparability_notes(configs: Mapping[str, Config]) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedal.campaigns.given import Given
 from fedal.config import Config, read_toml
 from fedal.data.dataset import Dataset
 from fedal.errors import ConfigError, FolderInUseError, NotApplicableError, TooFewSamplesError
@@ -26,6 +27,7 @@ class Job:
     seed: int
     config: Config
     folder: Path
+    given: Given = field(default=Given(), compare=False)
 
     @property
     def is_finished(self) -> bool:
@@ -63,13 +65,14 @@ def refuse_other_runs(jobs: Iterable[Job]) -> None:
         if unknown:  # never imported: the folder may come from someone else
             raise ConfigError(f'{job.folder} holds a run with other code, "{unknown.pop()}". Choose another --out.')
         saved = folder.read_config(trust=True).deciding()
-        wanted = {**_resolved_defaults(job.config, saved, public_sizes), **wanted}
+        wanted = {**_resolved_defaults(job, saved, public_sizes), **wanted}
         if job.config.stacked == "auto":  # a run continues as it started, with or without stacks
             wanted["stacked"] = saved["stacked"]
         if saved.get("partition") != "by-user":  # elsewhere it only decides whether a run may start, and this one did
             wanted["min_samples"] = saved["min_samples"]
         if difference := _first_difference(Config.model_fields, saved, wanted):
             raise ConfigError(f"{job.folder} holds a run with other settings ({difference}). Choose another --out.")
+        job.given.refuse_others(folder, job.config)
 
 
 def refuse_small_clients(jobs: Iterable[Job]) -> None:
@@ -87,9 +90,9 @@ def refuse_small_clients(jobs: Iterable[Job]) -> None:
         drawn.add(asked)
         source = str(job.config.model_dump(include=DECIDES_DATA))
         if source not in datasets:
-            datasets[source] = load_dataset(job.config)
+            datasets[source] = job.given.data or load_dataset(job.config)
         try:
-            prepare_split(job.config, datasets[source])
+            prepare_split(job.config, datasets[source], job.given.public)
         except TooFewSamplesError as error:
             found[job.seed] = error
     if not found:
@@ -102,17 +105,18 @@ def refuse_small_clients(jobs: Iterable[Job]) -> None:
 
 
 def _resolved_defaults(
-    config: Config, saved: Mapping[str, Any], public_sizes: dict[tuple[str | None, ...], int]
+    job: Job, saved: Mapping[str, Any], public_sizes: dict[tuple[str | None, ...], int]
 ) -> dict[str, Any]:
     """The settings that a run resolves when it starts: length, partition and size of the public set.
 
     The last one depends on the dataset, which is read once for all jobs.
     """
+    config, given = job.config, job.given
     means = resolved(config)
-    if config.public is None and config.public_size is None and "public_size" in saved:
+    if config.public is None and given.public is None and config.public_size is None and "public_size" in saved:
         source = (config.dataset, config.data, config.data_folder)
         if source not in public_sizes:
-            public_sizes[source] = public_size(config, load_dataset(config))
+            public_sizes[source] = public_size(config, given.data or load_dataset(config))
         means["public_size"] = public_sizes[source]
     return means
 
@@ -140,12 +144,13 @@ def run_job(
 
     callbacks, config = [Forward(notify, should_stop)], job.config
     try:
+        data, public, models = job.given.data, job.given.public, job.given.models_for(job.seed)
         if RunFolder(job.folder).config.exists():
-            resume(job.folder, trust=True, callbacks=callbacks)
+            resume(job.folder, trust=True, data=data, public=public, models=models, callbacks=callbacks)
         else:
             if max_workers:
                 config = config.with_(workers=min(config.workers or max_workers, max_workers))
-            run(config, job.folder, callbacks=callbacks)
+            run(config, job.folder, data=data, public=public, models=models, callbacks=callbacks)
     except NotApplicableError as error:
         return str(error)
     except Exception as error:

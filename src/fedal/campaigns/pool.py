@@ -26,6 +26,7 @@ from fedal.machine import available_cores
 from fedal.records.run import Run
 
 POLL_S = 0.2
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ENDED = "ended"  # the last event of a job; its details are a JobResult
 
 
@@ -122,7 +123,7 @@ class _Queue:
             outcome = JobOutcome(job, not_applicable=result)
             self._watch(job, "not applicable", result)
         else:
-            run = Run(job.folder, trust=True)
+            run = Run(job.folder, trust=True, models=job.given.models_for(job.seed))
             outcome = JobOutcome(job, run)
             self._watch(job, "finished", run.final)
         self.outcomes[place] = outcome
@@ -218,7 +219,13 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs,))
-        self.process.start()
+        # The process inherits the block. Ctrl-C reaches all processes of a terminal; only this one handles it, and the
+        # other would print a traceback if it came while Python starts.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
         self.is_alive, self._was_asked = True, False
 
@@ -246,7 +253,7 @@ class _Worker:
 
 def _work(pipe: Connection) -> None:
     """The main loop of a worker process."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # may reach the whole process group; only the parent handles them
+    for number in STOP_SIGNALS:  # may reach the whole process group; only the parent handles them
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

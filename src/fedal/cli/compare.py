@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedal import methods as known
-from fedal.campaigns.compare import Comparison
 from fedal.campaigns.compare import compare as run_comparison
+from fedal.campaigns.comparison import Comparison
+from fedal.campaigns.comparison_text import latex_table, markdown_table
 from fedal.cli.completion import complete_methods
 from fedal.cli.options import GivenSettings, Jobs, Quiet, takes_settings
 from fedal.cli.printing import print_table
 from fedal.cli.screen import Screen
-from fedal.errors import ConfigError
+from fedal.errors import ConfigError, Stopped
 from fedal.figures.curves import plot_curves
-from fedal.messages import in_words
-from fedal.records.numbers import duration, share, shown_difference, size, with_spread
+from fedal.records.numbers import DIFFERENCE_HEADS, shown_difference, shown_shortfall
 
 Out = Annotated[Path, typer.Option(help="Folder of the comparison; an interrupted comparison resumes.")]
 ONE_RUN = {"method": "--methods", "seed": "--seeds", "options": "--set NAME=VALUE"}  # -> the comparison's equivalent
@@ -31,6 +32,8 @@ def compare(
     given: GivenSettings,
     out: Out = Path("runs/cmp"),
     jobs: Jobs = 0,
+    latex: Annotated[bool, typer.Option("--latex", help="Print a LaTeX table for a paper (booktabs).")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run methods x seeds and print a table of means and standard deviations."""
@@ -40,49 +43,51 @@ def compare(
     values = {key: value for key, value in given.settings().items() if key not in ("method", "seed")}
     options = values.pop("options", {})
     values = (options if isinstance(options, dict) else {"options": options}) | values
-    with Screen(quiet).live() as screen:
-        result = run_comparison(
-            [name.strip() for name in methods.split(",")], seeds, out, values, jobs=jobs, watch=screen.watch,
-            should_stop=screen.should_stop,
-        )  # fmt: skip
+    lines = sys.stderr if latex or markdown else sys.stdout  # a table for a paper is all that goes to stdout
+    with Screen(quiet, lines).live() as screen:
+        try:
+            result = run_comparison(
+                [name.strip() for name in methods.split(",")], seeds, out, values, jobs=jobs, watch=screen.watch,
+                should_stop=screen.should_stop,
+            )  # fmt: skip
+        except Stopped:
+            again = shlex.join(sys.argv[1:])
+            raise Stopped(f"stopped; all runs are saved. Continue with the same command: fedal {again}") from None
+    if latex or markdown:
+        texts = [latex_table(result)] * latex + [markdown_table(result)] * markdown
+        print("\n\n".join(texts))
+        plot_curves(result)
+        return
     _print_comparison(result)
     _print_differences(result)
     for note in result.notes:
         print(f"note: {note}")
-    print(f"table: {result.path / 'table.csv'}\nplot:  {plot_curves(result)}\npage:  fedal report {result.path}")
+    print(
+        f"table: {result.path / 'table.csv'} (also runs.csv, differences.csv)\n"
+        f"plot:  {plot_curves(result)}\npage:  fedal report {result.path}"
+    )
 
 
 def _print_comparison(comparison: Comparison) -> None:
-    rows = []
-    for row in comparison.rows:
-        if not row.runs:
-            rows.append([row.method, f"not applicable: {row.not_applicable}", *[""] * 5])
-            continue
-        final = row.runs[0].final
-        clients = len(row.runs[0].config.client_names)
-        rows.append(
-            [
-                row.method,
-                with_spread(row.finals("test_accuracy").values()),
-                share(row.mean("test_accuracy_min")),
-                size(final["up_bytes"] / clients),
-                size(final["down_bytes"] / clients),
-                duration(row.mean("seconds")),
-                in_words(known.get(row.method).reveals),
-            ]
-        )
-    columns = ["method", "test accuracy", "worst client", "up / client", "down / client", "time", "reveals"]
-    title = f"Final models on the whole test set, mean ± std over {len(comparison.seeds)} seeds"
+    table, counts = comparison.table(), sorted(comparison.seed_counts)
+    columns = list(dict.fromkeys(column for cells in sorted(table, key=len, reverse=True) for column in cells))
+    seeds = f"{counts[0]} seed{'s' * (counts[0] > 1)}" if len(counts) == 1 else "the seeds of each method"
+    rows = [[cells.get(column, "") for column in columns] for cells in table]
+    title = f"Final models on the whole test set, mean ± std over {seeds}"
     print_table("; ".join(filter(None, [title, comparison.partition])), columns, rows)
+    if any(not row.asked for row in comparison.rows):
+        print("* runs of an earlier call with this folder")
 
 
 def _print_differences(comparison: Comparison) -> None:
-    """Prints each method's difference from the first, as far as the seeds support one; needs two methods and seeds."""
-    with_runs = [row for row in comparison.rows if len(row.runs) > 1]
-    if len(with_runs) < 2:
+    """Prints each method's difference from the first, as far as the seeds support one; needs two methods."""
+    found = comparison.differences() if comparison.baseline else {}
+    if not found:
         return
-    first = with_runs[0]
-    found = {row.method: row.difference(first, "test_accuracy") for row in with_runs[1:]}
-    rows = [[method, *shown_difference(each)] for method, each in found.items() if each is not None]
-    columns = ["method", "test accuracy", "95% interval", "p (not corrected)", f"vs {first.method}"]
-    print_table(f"Difference from {first.method}, paired by seed", columns, rows)
+    if any(each.seeds > 1 for each in found.values()):
+        rows = [[method, *shown_difference(each)] for method, each in found.items()]
+        columns = ["method", "test accuracy", *DIFFERENCE_HEADS, f"vs {comparison.baseline}"]
+        title = f"Difference from {comparison.baseline}, paired by seed; p (Holm): corrected over this table"
+        print_table(title, columns, rows)
+    if lack := shown_shortfall(found):
+        print(lack)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fedal.campaigns.job import Job
 from fedal.cli.interrupt import stop_on_request
@@ -26,8 +26,9 @@ def accuracy_line(row: dict[str, Any]) -> str:
 class Screen:
     """Shows one or several runs, and holds the user's request to stop."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, lines: TextIO | None = None) -> None:
         self._quiet = quiet
+        self._lines = lines  # where plain lines go; None: standard output
         self.should_stop = stop_on_request()
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -61,7 +62,7 @@ class Screen:
             if self._bars:
                 self._bars.update(self._tasks[name], note=f"accuracy {details['test_accuracy']:.3f}")
             elif not self._quiet:
-                print(f"{name:<18} {accuracy_line(details)}", flush=True)
+                print(f"{name:<18} {accuracy_line(details)}", file=self._lines, flush=True)
         elif event in ("started", "advanced") and self._bars:
             if event == "started":
                 self._tasks[name] = self._bars.add_task(name, note="")

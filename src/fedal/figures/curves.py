@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from fedal.campaigns.compare import Comparison
+from fedal.campaigns.comparison import Comparison
 from fedal.figures.canvas import blank, label, look, save
 from fedal.records.statistics import Point
 
@@ -16,11 +16,11 @@ def plot_curves(comparison: Comparison) -> Path:
     figure, (axes,) = blank(7, 4.5)
     shown = [row for row in comparison.rows if row.runs]
     for place, row in enumerate(shown):
-        place_curve(axes, row.curve("test_accuracy"), f"{row.method}  ({row.mean('test_accuracy'):.3f})", place)
-    config = shown[0].runs[0].config if shown else None
+        place_curve(axes, row.curve("test_accuracy"), f"{row.shown_name}  ({row.mean('test_accuracy'):.3f})", place)
+    config, counts = shown[0].runs[0].config if shown else None, sorted(comparison.seed_counts)
     title = config and (
         f"{config.dataset}, {len(config.client_names)} clients, {comparison.partition},\n"
-        f"{len(comparison.seeds)} seed{'s' * (len(comparison.seeds) > 1)} (band: min to max)"
+        f"{' or '.join(map(str, counts))} seed{'s' * (counts[-1] > 1)} (band: min to max)"
     )
     label(axes, title or "", "iterations (rounds x tau)", "test accuracy, mean over clients")
     axes.set_xlim(left=0)

@@ -71,10 +71,10 @@ class ClientLogic(Keeper):
 
     # building blocks of methods
 
-    def local_training(self, t: int, keep: float = 0.0) -> None:
-        """Takes tau steps on V^loc = l(y, f) + keep * r^loc, Eq. (client_loss_loc)."""
+    def local_training(self, t: int, keep: float = 0.0, stages: int = 1) -> None:
+        """Takes tau steps, or those of several stages, on V^loc = l(y, f) + keep * r^loc, Eq. (client_loss_loc)."""
         anchor = self.anchor(keep)  # theta^{t,0}
-        for x, y in self.private_batches(t):
+        for x, y in self.private_batches(t, stages):
             f = self.learner.logits(x)
             self.step(cross_entropy=self.d_supervised(f, y), keep_local=anchor.pull(x, f))
 

@@ -39,8 +39,17 @@ class Method:
     paper_options: Mapping[str, Any] = field(default_factory=dict)  # the settings of preset `paper`
     per: Mapping[type[Message], Literal["iteration", "round", "run"]] = field(default_factory=dict)  # or iteration
     axes: Mapping[str, str] = field(default_factory=dict)  # extra axis of its messages -> the option with its length
-    local_steps: Callable[[Any], int] = lambda options: int(options.tau)  # private batches per round, for fairness
+    local_steps: Callable[[Any], int] = lambda options: int(options.tau)  # of a client per round, on private batches
+    transfer_steps: Callable[[Any, int], int] | None = None  # of a client in round t, on anything else; see `steps`
     refuse: Callable[[Any, int], str | None] = lambda options, n_classes: None  # why they do not fit, if so
+
+    def steps(self, options: Any, rounds: int) -> int:
+        """Optimizer steps that a client takes in this many rounds: what tables show, for a fair comparison.
+
+        Unless declared, the transfer takes tau steps per round with public data and none without.
+        """
+        transfer = self.transfer_steps or (lambda options, t: options.tau if "public" in self.needs else 0)
+        return rounds * self.local_steps(options) + sum(transfer(options, t) for t in range(rounds))
 
     @property
     def exchanges(self) -> bool:

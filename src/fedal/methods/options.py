@@ -23,6 +23,19 @@ class MethodOptions(BaseModel):
     prior_smoothing: float = Field(1.0, gt=0, description="pseudo-samples per class in pi_n for local_loss=balanced")
 
 
+class LocalStagesOptions(MethodOptions):
+    """Options of methods that take no steps on public data."""
+
+    local_stages: int = Field(
+        1, ge=1, le=2, description="2: as many steps per round as methods with a public stage, all on private data"
+    )
+
+    @property
+    def local_steps(self) -> int:
+        """Local steps per round."""
+        return self.tau * self.local_stages
+
+
 class PublicOptions(MethodOptions):
     """Options of every method with passes on public data."""
 
@@ -37,12 +50,9 @@ class TransferOptions(PublicOptions):
     temperature: float = Field(1.0, gt=0, description="temperature E inside every KL divergence")
 
 
-class PrivateOnlyOptions(MethodOptions):
-    """Options of methods that exchange means per class and take no steps on public data."""
+class ClassMeanOptions(LocalStagesOptions):
+    """Options of methods that exchange means per class."""
 
     average: Literal["clients", "samples"] = Field(
         "clients", description="how the server weights clients that have a class: equally, or by their samples of it"
-    )
-    local_stages: int = Field(
-        1, ge=1, le=2, description="2: as many steps per round as methods with a public stage, all on private data"
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from fedal.records.statistics import Difference, mean, spread
+from fedal.records.differences import MOST_SEEDS, Difference, shortfall
+from fedal.records.statistics import mean, spread
 
 NONE = "–"
 NAN = "NaN"
@@ -68,7 +69,24 @@ def partition_text(name: str, alpha: float, effective: Collection[float] = ()) -
     return ", ".join([*words, *([f"{mean(effective):.2f} effective classes per client"] if effective else [])])
 
 
+DIFFERENCE_HEADS = ("95% interval each", "p", "p (Holm)")  # after the mean, before the verdict
+
+
 def shown_difference(found: Difference) -> list[str]:
-    """Table cells: the mean, its 95% interval, the p value and the verdict."""
+    """Table cells: the mean, then those of DIFFERENCE_HEADS, and the verdict."""
     interval = NONE if found.low is None or found.high is None else f"{signed(found.low)} to {signed(found.high)}"
-    return [signed(found.mean), interval, p_value(found.p_value), found.verdict]
+    return [signed(found.mean), interval, p_value(found.p_value), p_value(found.corrected), found.verdict]
+
+
+def shown_shortfall(found: Mapping[str, Difference]) -> str:
+    """A sentence about a table of differences in which nothing is significant; empty if something is."""
+    if found and all(each.seeds == 1 for each in found.values()):
+        return "One seed allows no test: the standard deviation of a difference needs at least two."
+    lack = shortfall(found)
+    if lack is None:
+        return ""
+    enough = f"{lack.enough_seeds} seeds" if lack.enough_seeds else f"more than {MOST_SEEDS} seeds"
+    return (
+        f"No difference has p (Holm) < 0.05 with {lack.seeds} seeds: the closest, {lack.name} ({signed(lack.mean)}), "
+        f"would have to be {lack.needed:.4f} in size, or stay the same over {enough}."
+    )

@@ -69,9 +69,13 @@ class Run:
         return read_rows(self.folder.clients)
 
     def frame(self) -> Any:
-        """The metrics as a pandas DataFrame."""
-        import pandas
-
+        """The metrics as a pandas DataFrame; needs pandas."""
+        try:
+            import pandas
+        except ImportError:
+            raise FedalError(
+                "run.frame() needs pandas. Type: pip install 'fedal[pandas]'. run.metrics has the same rows without it."
+            ) from None
         return pandas.DataFrame(self.metrics)
 
     @property

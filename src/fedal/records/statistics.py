@@ -1,4 +1,4 @@
-"""Summarises the rows of runs and tests differences between them: every mean, standard deviation, curve and test.
+"""Summarises the rows of runs: every mean, standard deviation and curve.
 
 Means and standard deviations are over seeds unless stated otherwise. Rows are those of metrics.jsonl.
 """
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Row = dict[str, Any]
+from fedal.records.differences import Difference, paired_difference
 
-CONFIDENCE = 0.95
+Row = dict[str, Any]
 
 
 def mean(values: Iterable[float]) -> float:
@@ -102,50 +102,6 @@ class Seeds(ABC):
         """For each seed that reached the target, the point at which it first did so."""
         found = [first_reaching(rows, target, key) for rows in self.rows_by_seed.values()]
         return [reached for reached in found if reached is not None]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The mean of a - b over the seeds that both have, with Student's interval and the p value of no difference.
-
-    Interval and p value are None with fewer than two seeds or if all differences are equal.
-    """
-
-    seeds: int
-    mean: float
-    low: float | None = None
-    high: float | None = None
-    p_value: float | None = None
-
-    @property
-    def verdict(self) -> str:
-        """The conclusion that the numbers support."""
-        if self.low is None or self.high is None:
-            return "no statement: one seed" if self.seeds == 1 else "no statement: all seeds differ by the same amount"
-        if self.low <= 0 <= self.high:
-            return "not distinguishable"
-        return "higher" if self.mean > 0 else "lower"
-
-
-def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | None:
-    """Student's paired test of a against b, both seed -> value; None when they share no seed.
-
-    Runs with one seed share the partition and the public set, so pairing removes the variance these cause.
-    """
-    shared = sorted(seed for seed in a.keys() & b.keys() if math.isfinite(a[seed]) and math.isfinite(b[seed]))
-    differences = [a[seed] - b[seed] for seed in shared]
-    n = len(differences)
-    if n == 0:
-        return None
-    middle = fmean(differences)
-    error = stdev(differences) / math.sqrt(n) if n > 1 else 0.0
-    if error < 1e-12:  # no variance to estimate, or only rounding
-        return Difference(n, middle)
-    from scipy.special import stdtr, stdtrit
-
-    reach = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * error
-    p_value = 2 * float(stdtr(n - 1, -abs(middle) / error))
-    return Difference(n, middle, middle - reach, middle + reach, p_value)
 
 
 @dataclass(frozen=True)

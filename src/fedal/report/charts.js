@@ -248,7 +248,10 @@ for (const input of inputs) {
   });
 }
 const baseline = document.getElementById("baseline");
-baseline.addEventListener("change", () => fill("difference-table", data.differences[Number(baseline.value)]));
+baseline.addEventListener("change", () => {
+  fill("difference-table", data.differences[Number(baseline.value)]);
+  document.getElementById("shortfall").textContent = data.shortfalls[Number(baseline.value)];
+});
 
 const theme = document.getElementById("theme"), root = document.documentElement;
 const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");

@@ -13,7 +13,8 @@ from typing import Any
 from fedal import methods
 from fedal.config import Config
 from fedal.facts import without_effect
-from fedal.records.statistics import Difference, Row, Seeds
+from fedal.records.differences import Difference, correct
+from fedal.records.statistics import Row, Seeds
 from fedal.report.collect import Collection, Record
 from fedal.report.markup import Markup, element, markup
 from fedal.report.measures import (
@@ -89,8 +90,10 @@ class Overview:
         """The group's label, preceded by its swatch."""
         return markup(swatch(self.groups.index(group)), group.label)
 
-    def difference(self, group: Group, baseline: Group) -> Difference | None:
-        return group.difference(baseline, self.accuracy.key)
+    def differences(self, baseline: Group) -> dict[int, Difference]:
+        """The differences of the other groups from the baseline, by place, corrected over all of them."""
+        others = [None if group is baseline else group.difference(baseline, self.accuracy.key) for group in self.groups]
+        return correct({place: found for place, found in enumerate(others) if found is not None})
 
     def has(self, key: str) -> bool:
         """Whether any run records this key."""

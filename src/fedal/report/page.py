@@ -123,4 +123,5 @@ def chart_data(found: Overview) -> dict[str, Any]:
         "targets": target.target_rows(found),
         "accuracy": found.accuracy.name,
         "differences": differences.difference_rows(found),
+        "shortfalls": differences.shortfalls(found),
     }

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedal.campaigns.compare import MethodRuns
+from fedal.campaigns.comparison import MethodRuns
 from fedal.campaigns.paper.entries import FIGURE_ONLY, Kind, Number, PaperEntry
 from fedal.config import Config
 from fedal.durable import write_texts
@@ -21,7 +21,7 @@ from fedal.records.tables import as_csv, as_markdown
 
 Scale = Literal["small", "full"]
 
-HEADS = ("setting", "what", "ours", "paper", "difference", "spread", "seeds", "config")
+HEADS = ("setting", "what", "ours", "paper", "difference", "spread", "seeds", "steps", "config")
 QUANTITIES: dict[Kind, str] = {
     "variances": "largest variance during the run, mean over clients",
     "outputs": "predicted probability of class 3, mean over clients and the test samples of class 3",
@@ -41,6 +41,7 @@ class TableLine:
     paper: Number | str = FIGURE_ONLY
     reason: str = ""
     folder: str = ""  # of its runs, relative to the table
+    steps: int | None = None  # optimizer steps per client
 
     @property
     def ours(self) -> float | None:
@@ -66,6 +67,7 @@ class TableLine:
             _shown(self.difference, "+.3f") or "-",
             _shown(self.spread, ".2g") or "-",
             str(len(self.values)),
+            _shown(self.steps, ",") or "-",
             self.config,
         ]
 
@@ -111,7 +113,7 @@ class Outcome:
         rows = []
         for line in self.lines:
             printed, paper_spread = (line.paper, "") if isinstance(line.paper, str) else line.paper
-            numbers = [line.ours, printed, line.difference, line.spread, len(line.values)]
+            numbers = [line.ours, printed, line.difference, line.spread, len(line.values), line.steps]
             rows.append(
                 [line.setting, line.what, *numbers, line.config, paper_spread, line.reason, line.folder, self.data,
                  self.quantity]

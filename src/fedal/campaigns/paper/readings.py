@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedal.campaigns.compare import MethodRuns
+from fedal.campaigns.comparison import MethodRuns, steps_of
+from fedal.campaigns.comparison_folder import method_folder
 from fedal.campaigns.paper.entries import FIGURE_ONLY, Column, Kind
 from fedal.campaigns.paper.outcome import Outcome, TableLine, config_text
 from fedal.config import Config
@@ -33,13 +34,21 @@ def read_lines(
 ) -> list[TableLine]:
     """The lines of one method in one column, or the reason why it has no runs."""
     config = config_text(settings, row.method, [run.effective_classes for run in row.runs])
-    place = f"{folder.name}/{row.method}"
+    place = f"{folder.name}/{method_folder(folder, row.method).name}"
     if not row.runs:
         reason = f"not applicable: {row.not_applicable}"
         return [TableLine(column.name, row.method, config, (), column.paper.get(row.method, FIGURE_ONLY), reason)]
     values = READERS.get(outcome.entry.kind, _accuracies)(outcome, column, row)
     return [
-        TableLine(column.name, what, config, tuple(found), column.paper.get(what, FIGURE_ONLY), folder=place)
+        TableLine(
+            column.name,
+            what,
+            config,
+            tuple(found),
+            column.paper.get(what, FIGURE_ONLY),
+            folder=place,
+            steps=steps_of(row.runs[0]),
+        )
         for what, found in values.items()
     ]
 

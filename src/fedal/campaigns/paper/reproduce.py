@@ -142,9 +142,9 @@ def _compare(
     ended = iter(run_all([job for plan in plans for job in plan.all_jobs]))
     for column, plan in zip(entry.columns, plans, strict=True):
         found = plan.conclude([next(ended) for _ in plan.all_jobs])
-        outcome.rows[column.name] = found.rows
+        outcome.rows[column.name] = found.asked
         outcome.notes += [note for note in found.notes if note not in outcome.notes]
-        for row in found.rows:
+        for row in found.asked:
             outcome.lines += read_lines(outcome, column, row, settings[column.name], plan.path)
         for name in entry.methods:
             if name not in installed:

@@ -87,4 +87,5 @@ METHOD = Method(
     faithfulness="code",
     paper_options={"tau": 5},
     refuse=_refuse,
+    transfer_steps=lambda options, t: options.tau if options.correlation or options.similarity else 0,
 )

@@ -55,4 +55,5 @@ METHOD = Method(
     needs=frozenset({"public", "features", "same-features"}),
     faithfulness="reconstruction",
     paper_options={"tau": 1},
+    transfer_steps=lambda options, t: options.tau if options.distillation else 0,
 )

@@ -110,4 +110,5 @@ METHOD = Method(
         "warmup": 0,
     },
     refuse=_refuse,
+    transfer_steps=lambda options, t: int(options.transfer_steps(t)),
 )

@@ -145,4 +145,5 @@ METHOD = Method(
     needs=frozenset({"public"}),
     faithfulness="code",
     paper_options={"tau": 5, "pretrain_iterations": 1000},
+    transfer_steps=lambda options, t: options.tau if t >= options.pretrain_rounds and options.correlation else 0,
 )

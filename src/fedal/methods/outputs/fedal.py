@@ -32,6 +32,11 @@ class FedALOptions(LessForgettingOptions):
     discriminator_leak: float = Field(0.0, ge=0, lt=1, description="negative slope of its ReLUs (0 = plain ReLU)")
     discriminator_clip: float = Field(0.0, ge=0, description="maximum norm of its gradient; 0 = no clipping")
 
+    @property
+    def transfer_steps(self) -> int:
+        """Steps on public data per round: none if no term is left."""
+        return self.tau if self.distillation or self.adversarial or self.keep_global else 0
+
 
 class FedALServer(ServerLogic):
     kept = ("discriminator",)
@@ -97,4 +102,5 @@ METHOD = Method(
     down=(Guidance,),
     needs=frozenset({"public"}),
     paper_options={"tau": 5, "discriminator_temperature": 2.0, "discriminator_lr": 1e-4},
+    transfer_steps=lambda options, t: int(options.transfer_steps),
 )

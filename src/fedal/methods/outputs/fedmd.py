@@ -65,4 +65,5 @@ METHOD = Method(
     down=(Consensus,),
     needs=frozenset({"public"}),
     paper_options={"tau": 1},
+    transfer_steps=lambda options, t: options.tau if options.distillation else 0,
 )

@@ -46,4 +46,5 @@ METHOD = Method(
     down=(Consensus,),
     needs=frozenset({"public"}),
     paper_options={"tau": 5},
+    transfer_steps=lambda options, t: options.tau if options.distillation or options.keep_global else 0,
 )

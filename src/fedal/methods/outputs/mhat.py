@@ -22,4 +22,5 @@ METHOD = Method(
     needs=frozenset({"public", "server-model"}),
     faithfulness="reconstruction",
     paper_options={"tau": 1},
+    transfer_steps=lambda options, t: int(options.transfer_steps(t)),
 )

@@ -93,4 +93,5 @@ METHOD = Method(
     faithfulness="reconstruction",
     paper_options={"tau": 5},
     axes={"C": "clusters"},
+    transfer_steps=lambda options, t: options.tau if options.distillation else 0,
 )

@@ -39,6 +39,10 @@ class ServerDistillationOptions(TransferOptions):
     server_steps: int = Field(1, ge=1, description="steps of the server's model on each public batch")
     warmup: int = Field(0, ge=0, description="initial iterations in which the server learns but does not teach yet")
 
+    def transfer_steps(self, t: int) -> int:
+        """Steps of a client on public data in round t: none while the server does not teach."""
+        return self.tau if self.distillation and t * self.tau >= self.warmup else 0
+
 
 class DistillingServer(ServerLogic):
     """Learns from all clients, then teaches them. `read` and `write` define how outputs are encoded."""

@@ -11,8 +11,13 @@ from collections.abc import Sequence
 from fedal.messages import Weights
 from fedal.methods.client import ClientRound
 from fedal.methods.method import Method
+from fedal.methods.options import LocalStagesOptions
 from fedal.methods.parameters.groups import GroupClient, GroupOptions, GroupServer
 from fedal.methods.server import ServerRound
+
+
+class FedAvgOptions(GroupOptions, LocalStagesOptions):
+    pass
 
 
 class FedAvgServer(GroupServer):
@@ -25,14 +30,14 @@ class FedAvgServer(GroupServer):
 class FedAvgClient(GroupClient):
     def round(self, t: int) -> ClientRound:
         yield from self.common_start(t)
-        self.local_training(t)
+        self.local_training(t, stages=self.hp.local_stages)
         yield from self.group_step()
 
 
 METHOD = Method(
     name="fedavg",
     summary="average the weights of all clients (one architecture)",
-    options=GroupOptions,
+    options=FedAvgOptions,
     client=FedAvgClient,
     server=FedAvgServer,
     up=(Weights,),
@@ -41,4 +46,5 @@ METHOD = Method(
     evaluates="groups",
     faithfulness="paper+code",
     per={Weights: "round"},
+    local_steps=lambda options: int(options.local_steps),
 )

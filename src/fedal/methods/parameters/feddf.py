@@ -102,4 +102,5 @@ METHOD = Method(
     faithfulness="paper+code",
     paper_options={"tau": 10},
     per={Weights: "round"},
+    transfer_steps=lambda options, t: options.tau if options.transfer == "clients" and options.distillation else 0,
 )

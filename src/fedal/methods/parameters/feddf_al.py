@@ -48,4 +48,5 @@ METHOD = Method(
     faithfulness="reconstruction",
     paper_options={"tau": 15, "discriminator_temperature": 2.0, "discriminator_lr": 1e-4},
     per={Weights: "round"},
+    transfer_steps=lambda options, t: int(options.transfer_steps),
 )

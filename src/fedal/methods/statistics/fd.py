@@ -18,19 +18,14 @@ from fedal.losses import soft_cross_entropy
 from fedal.messages import ClassOutputs
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
 from fedal.methods.method import Method
-from fedal.methods.options import PrivateOnlyOptions
+from fedal.methods.options import ClassMeanOptions
 from fedal.methods.server import ServerLogic, ServerRound, stack_outputs
 
 
-class FDOptions(PrivateOnlyOptions):
+class FDOptions(ClassMeanOptions):
     distillation: float = Field(1.0, ge=0, description="weight gamma of the cross-entropy to the others' mean output")
     table_steps: int = Field(20, ge=1, description="local steps that a table covers, rounded up to full rounds")
     exchange_every: int = Field(1, ge=1, description="rounds from one exchange of tables to the next")
-
-    @property
-    def local_steps(self) -> int:
-        """Local steps per round."""
-        return self.tau * self.local_stages
 
     def exchanges_in(self, t: int) -> bool:
         return (t + 1) % self.exchange_every == 0

@@ -20,11 +20,11 @@ from fedal.losses import mse
 from fedal.messages import ClassFeatures, Prototypes
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
 from fedal.methods.method import Method
-from fedal.methods.options import PrivateOnlyOptions
+from fedal.methods.options import ClassMeanOptions
 from fedal.methods.server import ServerLogic, ServerRound, ServerSetup
 
 
-class FedProtoOptions(PrivateOnlyOptions):
+class FedProtoOptions(ClassMeanOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the squared distance to the prototype of the label")
     prototypes: Literal["training", "fresh"] = Field(
         "training",
@@ -98,5 +98,5 @@ METHOD = Method(
     faithfulness="code",
     paper_options={"tau": 1},
     per={ClassFeatures: "round", Prototypes: "round"},
-    local_steps=lambda options: int(options.tau * options.local_stages),
+    local_steps=lambda options: int(options.local_steps),
 )

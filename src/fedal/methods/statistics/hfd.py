@@ -157,4 +157,5 @@ METHOD = Method(
     down=(ClassInputs, MeanInputOutputs),
     faithfulness="reconstruction",
     per={ClassInputs: "run", MeanInputOutputs: "round"},
+    transfer_steps=lambda options, t: 0 if options.joint else options.distillation_steps or options.tau,
 )
