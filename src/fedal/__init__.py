@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedal import data as data
     from fedal import methods as methods
-    from fedal.campaigns.compare import Comparison as Comparison
     from fedal.campaigns.compare import compare as compare
+    from fedal.campaigns.comparison import Comparison as Comparison
     from fedal.config import Config as Config
     from fedal.data.dataset import Dataset as Dataset
     from fedal.errors import FedalError as FedalError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _HOME = {  # looked up at first use: importing fedal must not import torch
     "Callback": "fedal.simulate.callback",
-    "Comparison": "fedal.campaigns.compare",
+    "Comparison": "fedal.campaigns.comparison",
     "Config": "fedal.config",
     "Dataset": "fedal.data.dataset",
     "FedalError": "fedal.errors",
