@@ -21,6 +21,7 @@ from fedal.metrics import TEST_METRICS
 from fedal.records.observed import COLUMNS, mean_numbers, numbers
 from fedal.report.measures import ALL
 from fedal.report.page import write_report
+from observers import StopAt
 
 METHOD = """
 import torch
@@ -28,7 +29,6 @@ from fedal.methods.outputs import local
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import ServerLogic
-from observers import StopAt
 class Client(local.METHOD.client):
     def round(self, t):
         yield from super().round(t)

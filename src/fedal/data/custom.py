@@ -115,8 +115,16 @@ def from_dataset(
     """A dataset from torch `Dataset` objects (or any sequence of sample-label pairs), read once into memory."""
     x, y = _stack(train, f"{name}, train")
     test_x, test_y = (None, None) if test is None else _stack(test, f"{name}, test")
-    provenance, tests = f"custom {type(train).__name__}", {"test_x": test_x, "test_y": test_y}
-    return from_tensors(x, y, **tests, n_classes=n_classes, name=name, provenance=provenance, layout=layout)
+    return from_tensors(
+        x,
+        y,
+        test_x=test_x,
+        test_y=test_y,
+        n_classes=n_classes,
+        name=name,
+        provenance=f"custom {type(train).__name__}",
+        layout=layout,
+    )
 
 
 def held_out_fifth(y: Ints) -> NDArray[np.bool_]:

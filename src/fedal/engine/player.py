@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from fedal.errors import RunError
+from fedal.lazy import torch
 from fedal.learners.base import Learner, State
 from fedal.messages import Message
 from fedal.methods.client import ClientLogic, ClientRound
@@ -142,7 +143,7 @@ class StackPlayer(LocalPlayer):
         """Numbers with a leading client axis are split; any other number is that of every member."""
         size = len(self._members)
         split = {
-            key: list(value) if getattr(value, "shape", ())[:1] == (size,) else [value] * size
+            key: [*value] if isinstance(value, torch.Tensor) and value.shape[:1] == (size,) else [value] * size
             for key, value in self.logic.observed.items()
         }
         return {name: {key: each[i] for key, each in split.items()} for i, name in enumerate(self._members)}

@@ -46,13 +46,13 @@ def refuse_hidden_state(make: Callable[[], TorchLearner], x: Tensor, name: str) 
         trained.frozen()
         restored.load_state_dict(trained.state_dict())
         modes: tuple[Mode, ...] = ("eval", "frozen")
-        pairs = [[learner.logits(x, mode) for learner in (trained, restored)] for mode in modes]
+        pairs = [(trained.logits(x, mode), restored.logits(x, mode)) for mode in modes]
     except Exception as error:  # user code may raise anything
         raise ConfigError(
             f'model "{name}": a training step failed with {one_line(error)}. If it keeps computed tensors as '
             "attributes, detach them."
         ) from error
-    if all(torch.allclose(*pair, rtol=1e-5, atol=1e-6, equal_nan=True) for pair in pairs):
+    if all(torch.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True) for one, other in pairs):
         return
     changed = _differing_attributes(trained.module, restored.module)
     raise ConfigError(

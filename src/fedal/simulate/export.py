@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ def export_sites(config: Config, out: Path) -> list[Path]:
     split = prepare_split(config)
     data = split.dataset
     out.mkdir(parents=True, exist_ok=True)
+    layout: dict[str, Any] = {} if data.layout is None else {"layout": np.array(data.layout)}
     paths = []
     for name, indices in split.clients.items():
         paths.append(out / f"{name}.npz")
@@ -27,6 +29,6 @@ def export_sites(config: Config, out: Path) -> list[Path]:
                 test_x=data.test_x,
                 test_y=data.test_y,
                 n_classes=np.array(data.n_classes),
-                **({} if data.layout is None else {"layout": np.array(data.layout)}),
+                **layout,
             )
     return paths
