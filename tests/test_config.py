@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def problems(**values: Any) -> list[str]:
         ({"batch_size": 1}, "batch_size = 1: input should be greater than or equal to 2."),
         ({"seed": -1}, "seed = -1: input should be greater than or equal to 0."),
         ({"clients": 0}, "clients = 0: input should be greater than or equal to 1."),
+        ({"clients": 10**9}, "clients = 1000000000: input should be less than or equal to 1000000."),
         ({"clients": 1}, "clients = 1: fedal exchanges outputs between clients and needs at least 2. "),
         ({"clients": [], "method": "local"}, "clients: the list is empty; expected at least one client."),
         (
@@ -96,6 +98,15 @@ def test_an_unknown_key_without_a_near_name_lists_the_known_ones() -> None:
 
 def test_a_method_without_exchange_takes_one_client() -> None:
     assert Config(method="local", clients=1).client_names == ("client-00",)
+
+
+@pytest.mark.timeout(60)
+def test_the_names_of_many_clients_are_checked_in_seconds() -> None:
+    """Comparing every name with every other took more than 90 s."""
+    began = time.process_time()
+    config = Config(clients=100_000)
+    assert len(set(config.client_names)) == 100_000
+    assert time.process_time() - began < 10
 
 
 def test_unnamed_clients_get_names() -> None:
