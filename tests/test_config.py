@@ -11,6 +11,7 @@ import pytest
 
 from fedal import methods
 from fedal.config import Config, load_config, merge_settings, parse_assignments
+from fedal.config.mistakes import ALIASES
 from fedal.errors import ConfigError
 
 
@@ -94,6 +95,42 @@ def test_all_mistakes_are_reported_together() -> None:
 def test_an_unknown_key_without_a_near_name_lists_the_known_ones() -> None:
     (line,) = problems(xyzzy=1)
     assert "eval_every" in line and "temperature" in line
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("epochs", "iterations or rounds"), ("num_epochs", "iterations or rounds"), ("local_epochs", "tau"),
+        ("num_rounds", "rounds"), ("global_rounds", "rounds"), ("lr_rate", "lr"), ("eta", "lr"), ("step_size", "lr"),
+        ("num_clients", "clients"), ("number_of_clients", "clients"), ("batch", "batch_size"), ("bs", "batch_size"),
+        ("batch-size", "batch_size"), ("random_seed", "seed"), ("T", "temperature"), ("algorithm", "method"),
+        ("test_every", "eval_every"), ("save_every", "checkpoint_every"), ("num_workers", "workers"),
+        ("momentun", "momentum"), ("tua", "tau"), ("itertions", "iterations"), ("optimiser", "optimizer"),
+    ],
+)  # fmt: skip
+def test_a_word_of_the_field_leads_to_the_setting(key: str, meant: str) -> None:
+    (line,) = problems(**{key: 1})
+    assert line.endswith(f"Did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    "key", ["participation", "fraction", "dropout", "scheduler", "loss", "kl_weight", "n_classes", "verbose", "augment"]
+)
+def test_a_word_without_a_setting_is_not_taken_for_another_one(key: str) -> None:
+    (line,) = problems(**{key: 1})
+    assert "Did you mean" not in line and "Known: " in line
+
+
+def test_an_alias_of_an_option_that_the_method_lacks_is_not_suggested() -> None:
+    (line,) = problems(method="local", temp=1)
+    assert "Did you mean" not in line
+
+
+def test_every_alias_names_settings() -> None:
+    options = {name for method in methods.names() for name in methods.get(method).options.model_fields}
+    meant = {name for names in ALIASES.values() for name in names.split(", ") if name}
+    assert meant <= {*Config.model_fields, *options}
+    assert not ALIASES.keys() & {*Config.model_fields, *options}
 
 
 def test_a_method_without_exchange_takes_one_client() -> None:
