@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import fedal
 from fedal.analysis.analyse import Analysis, analyse
-from fedal.cli import app
+from fedal.cli.app import app
 from fedal.config import Config
 from fedal.errors import ConfigError
 from fedal.figures.theory import FIGURES, draw_convergence, draw_forgetting, draw_variances

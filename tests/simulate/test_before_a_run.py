@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedal
-from fedal.cli import app
+from fedal.cli.app import app
 from fedal.config import Config
 from fedal.data.partition import effective_classes
 from fedal.figures.bubbles import draw_bubbles

@@ -57,7 +57,7 @@ app.add_typer(certs.certs_app, name="certs")
 
 
 def main() -> None:
-    """The entry point: a user's mistake ends in one message, never in a traceback."""
+    """Runs the command that the user typed: a mistake ends in one message, never in a traceback."""
     try:
         refuse_windows()
         app()
@@ -68,8 +68,6 @@ def main() -> None:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError | CheckpointError) else 1)
-    except KeyboardInterrupt:
-        sys.exit(130)
     except BrokenPipeError:
         os._exit(0)
     except OSError as error:
