@@ -34,15 +34,15 @@ def test_a_chart_into_a_file_is_refused_before_the_split() -> None:
     assert answer.code == 2 and answer.out == "" and "taken is a file; expected a folder" in answer.err
     below = fedal("partition", "--out", "taken/deeper")
     assert below.code == 1 and "Errno" not in below.err
-    assert "taken/deeper: not a directory. Part of this path is a file" in below.err
+    assert "taken/deeper: Not a directory. Part of this path is a file" in below.err
 
 
 @pytest.mark.parametrize("number", ADVICE)
 def test_every_message_has_path_reason_and_advice(number: int) -> None:
     text = in_words(OSError(number, "Some reason", "some/path"))
-    assert text == f"some/path: some reason. {ADVICE[number]}"
+    assert text == f"some/path: Some reason. {ADVICE[number]}"
 
 
 def test_an_error_without_path_or_number_is_still_a_sentence() -> None:
     assert in_words(OSError("lost")) == "lost."
-    assert in_words(OSError(errno.EIO, "Input/output error")) == "input/output error."
+    assert in_words(OSError(errno.EIO, "Input/output error")) == "Input/output error."

@@ -92,4 +92,4 @@ def in_words(error: OSError) -> str:
     """What the system refused, where, and what to try."""
     reason = error.strerror or str(error)
     where = f"{error.filename}: " if error.filename is not None else ""
-    return f"{where}{reason[:1].lower()}{reason[1:]}. {ADVICE.get(error.errno or 0, '')}".rstrip()
+    return f"{where}{reason}. {ADVICE.get(error.errno or 0, '')}".rstrip()
