@@ -68,6 +68,8 @@ def problems(**values: Any) -> list[str]:
         ),
         ({"clients": [{"nam": "a"}, {}]}, "clients.0.nam: no such setting. Did you mean name?"),
         ({"models": 3}, "models = 3: expected auto, same, a name of `fedal models`, or a list of names."),
+        ({"eval_every": 0}, "eval_every = 0: input should be greater than or equal to 1."),
+        ({"eval_every": "often"}, "eval_every = 'often': expected a number of iterations, or auto."),
         ({"checkpoint_every": 0}, "checkpoint_every = 0: expected at least 1 round, or auto."),
         ({"checkpoint_every": "often"}, "checkpoint_every = 'often': expected a number of rounds, or auto."),
         ({"require": "trust"}, "require = 'trust': input should be 'black-box' or 'outputs-only'."),
@@ -144,6 +146,13 @@ def test_the_names_of_many_clients_are_checked_in_seconds() -> None:
     config = Config(clients=100_000)
     assert len(set(config.client_names)) == 100_000
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(("iterations", "tau", "interval"), [(400, 5, 20), (30, 5, 5), (2, 1, 1), (10_000, 1, 500)])
+def test_auto_gives_about_20_evaluations(iterations: int, tau: int, interval: int) -> None:
+    config = Config(iterations=iterations, tau=tau)
+    assert (config.eval_every, config.eval_interval) == ("auto", interval)
+    assert config.with_(eval_every=7).eval_interval == 7
 
 
 def test_unnamed_clients_get_names() -> None:

@@ -224,6 +224,16 @@ def test_the_config_in_the_folder_is_resolved(run: fedal.Run) -> None:
     assert config.model_dump() == run.config.model_dump()
 
 
+def test_an_automatic_evaluation_interval_is_fixed_at_the_start_and_kept_by_a_longer_run(tmp_path: Path) -> None:
+    config = Config(method="local", clients=2, models="mlp-small", iterations=40, tau=1, batch_size=8, eval_samples=20)
+    run = fedal.run(config, tmp_path / "run")
+    assert "eval_every = 2\n" in (run.path / "config.toml").read_text()
+    longer = fedal.resume(run.path, iterations=60)
+    assert longer.config.eval_every == 2
+    ends = [row["iteration"] for row in longer.metrics if row["phase"] == "after_global" and not row["final"]]
+    assert [iteration for iteration in ends if iteration > 0] == list(range(2, 61, 2))
+
+
 def test_the_folder_holds_the_documented_files_and_no_temporary_ones(run: fedal.Run) -> None:
     names = {path.name for path in run.path.iterdir()}
     promised = {"config.toml", "metrics.jsonl", "clients.jsonl", "partition.npz", "checkpoints", "models"}

@@ -21,6 +21,7 @@ from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 
 InstrumentName = Literal["forgetting", "zeta", "gradients"]
+AUTO_EVALUATIONS = 20  # of a run with eval_every = auto
 MAX_CLIENTS = 1_000_000  # a larger number is a slip of the hand, and naming so many clients would fill the memory
 ClientId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
@@ -104,8 +105,9 @@ class Config(BaseModel):
     lr: float = setting(1e-3, "step size eta_l of the clients", gt=0, sites=True, changes="weights")
     momentum: float = setting(0.0, "momentum of sgd", ge=0, lt=1, sites=True, changes="weights")
     weight_decay: float = setting(0.0, "weight decay of the clients' optimizers", ge=0, sites=True, changes="weights")
-    eval_every: int = setting(
-        50, "iterations between evaluations, rounded up to the end of a round", ge=1, sites=False, changes="record")
+    eval_every: Annotated[int, Field(ge=1)] | Literal["auto"] = setting(
+        "auto", "iterations between evaluations, rounded up to the end of a round; auto: about 20 in the run",
+        sites=False, changes="record", expected="a number of iterations, or auto")
     eval_samples: int = setting(
         500, "test samples per evaluation during training (final rows use all)", ge=1, sites=False, changes="record")
     eval_after_local: bool = setting(
@@ -161,6 +163,13 @@ class Config(BaseModel):
     @property
     def total_rounds(self) -> int:
         return self.rounds or -(-(self.iterations or 400) // self.tau)
+
+    @property
+    def eval_interval(self) -> int:
+        """Iterations between evaluations; auto: a whole number of rounds that gives about 20 evaluations."""
+        if self.eval_every == "auto":
+            return self.tau * max(1, round(self.total_rounds / AUTO_EVALUATIONS))
+        return self.eval_every
 
     @cached_property
     def client_tables(self) -> tuple[ClientConfig, ...]:

@@ -60,7 +60,7 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
     """Estimates the whole run from trial rounds that take about `trial_s` seconds."""
     began = time.perf_counter()
     split = prepare_split(config)
-    recorded = config.total_rounds * config.tau // config.eval_every
+    recorded = config.total_rounds * config.tau // config.eval_interval
     with thread_workers(config.workers) as workers:
         assembly = assemble(config, split, workers)
         view, federation = assembly.view, assembly.federation

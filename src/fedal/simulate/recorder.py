@@ -48,7 +48,7 @@ class Recorder:
         self._federation.watch.exchanged = self._exchanged
 
     def begin(self, t: int, *, last: bool) -> None:
-        recorded = is_recorded(t, self._config.tau, self._config.eval_every)
+        recorded = is_recorded(t, self._config.tau, self._config.eval_interval)
         self._seen = _Observations(recorded, wanted=recorded or last)
         if recorded:
             self._panel.begins()

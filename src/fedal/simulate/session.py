@@ -163,7 +163,9 @@ class Session:
             self.observers.warning(f"the error could not be written to {self.folder.failure}")
 
     def _resolved(self) -> Config:
-        """The config with all defaults that depend on the data filled in, as config.toml records it."""
+        """The config with all defaults that depend on the data or the length filled in, as config.toml records it."""
         stacked = resolve_stacked(self.config, self._assembly.model_names)
         public = {} if self.split.public is None else {"public_size": len(self.split.public)}
-        return self.config.with_(**resolved(self.config), **public, stacked=stacked)
+        return self.config.with_(
+            **resolved(self.config), **public, stacked=stacked, eval_every=self.config.eval_interval
+        )
