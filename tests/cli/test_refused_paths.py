@@ -46,3 +46,22 @@ def test_every_message_has_path_reason_and_advice(number: int) -> None:
 def test_an_error_without_path_or_number_is_still_a_sentence() -> None:
     assert in_words(OSError("lost")) == "lost."
     assert in_words(OSError(errno.EIO, "Input/output error")) == "Input/output error."
+
+
+def test_a_dataset_into_a_file_is_refused_before_any_download() -> None:
+    Path("taken").touch()
+    answer = fedal("data", "fetch", "mnist", "--folder", "taken")
+    assert answer.code == 2 and "Errno" not in answer.err and len(answer.err.splitlines()) == 1
+    assert "taken is a file; expected a folder for the datasets. Choose another --folder." in answer.err
+
+
+def test_data_that_are_a_folder_or_a_text_are_named_as_such() -> None:
+    Path("folder").mkdir()
+    Path("text.npz").write_text("hello")
+    folder, text = (fedal("run", "--data", name, "--out", "run") for name in ("folder", "text.npz"))
+    assert folder.code == text.code == 2
+    assert "folder is a folder; expected an .npz file. Save it with: numpy.savez" in folder.err
+    assert (
+        "text.npz: not a complete .npz file of plain arrays (not a zip archive)" in text.err
+        and "unsafe" not in text.err
+    )
