@@ -67,6 +67,12 @@ class Recorder:
         extra |= mean_over_clients(measured) | self._client_means()
         self._write(self._moment(rounds), self._view.evaluate_all(some), extra, present, seconds, measured)
 
+    def start(self, seconds: float) -> None:
+        """Writes the rows of iteration 0: the untrained models, where every curve begins."""
+        some = self._view.some_tests
+        tested = self._view.evaluate_all(some)
+        self._write(self._moment(0), tested, self._extra(some), list(tested), seconds)
+
     def final(self, rounds: int, seconds: float) -> dict[str, Any]:
         """Writes the final rows, which tables use: all clients on the whole test set. Returns the run's row."""
         tested, extra = self._view.evaluate_all(self._view.all_tests), self._extra(self._view.all_tests)

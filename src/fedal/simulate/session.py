@@ -111,6 +111,8 @@ class Session:
     def _run_rounds(self, done: int, record: Record, recorder: Recorder) -> None:
         tau, total = self.config.tau, self.config.total_rounds
         self.observers.start(done * tau)
+        if done == 0:
+            recorder.start(self._seconds())
         for t in range(done, total):
             recorder.begin(t, last=t + 1 == total)
             present = self._assembly.federation.run_round(t)
