@@ -76,7 +76,7 @@ def evaluation(workload: Workload, repeats: int = 3) -> dict[str, float]:
     evaluating = phases * config.eval_samples * workload.clients * per_image
     return {
         "images_per_second": 1 / per_image,
-        "share_of_run": evaluating / (evaluating + config.eval_every * training),
+        "share_of_run": evaluating / (evaluating + config.eval_interval * training),
     }
 
 

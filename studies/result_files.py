@@ -127,8 +127,11 @@ def _accuracy(logits: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def thinned_curve(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Columns of at most CURVE_POINTS evenly spaced evaluations while training, including the last one."""
-    ends = round_ends(rows, final=False)
+    """Columns of at most CURVE_POINTS evenly spaced evaluations while training, including the last one.
+
+    Iteration 0 is left out: it has neither messages nor local training, so most columns have no value there.
+    """
+    ends = [row for row in round_ends(rows, final=False) if row["iteration"] > 0]
     step = -(-len(ends) // CURVE_POINTS) or 1
     chosen = ends[::-1][::step][::-1]
     columns = {key: [_rounded(row)[key] for row in chosen] for key in KEYS if all(key in row for row in chosen)}

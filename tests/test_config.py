@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from fedal import methods
 from fedal.config import Config, load_config, merge_settings, parse_assignments
+from fedal.config.mistakes import ALIASES
 from fedal.errors import ConfigError
 
 
@@ -50,6 +52,7 @@ def problems(**values: Any) -> list[str]:
         ({"batch_size": 1}, "batch_size = 1: input should be greater than or equal to 2."),
         ({"seed": -1}, "seed = -1: input should be greater than or equal to 0."),
         ({"clients": 0}, "clients = 0: input should be greater than or equal to 1."),
+        ({"clients": 10**9}, "clients = 1000000000: input should be less than or equal to 1000000."),
         ({"clients": 1}, "clients = 1: fedal exchanges outputs between clients and needs at least 2. "),
         ({"clients": [], "method": "local"}, "clients: the list is empty; expected at least one client."),
         (
@@ -65,6 +68,8 @@ def problems(**values: Any) -> list[str]:
         ),
         ({"clients": [{"nam": "a"}, {}]}, "clients.0.nam: no such setting. Did you mean name?"),
         ({"models": 3}, "models = 3: expected auto, same, a name of `fedal models`, or a list of names."),
+        ({"eval_every": 0}, "eval_every = 0: input should be greater than or equal to 1."),
+        ({"eval_every": "often"}, "eval_every = 'often': expected a number of iterations, or auto."),
         ({"checkpoint_every": 0}, "checkpoint_every = 0: expected at least 1 round, or auto."),
         ({"checkpoint_every": "often"}, "checkpoint_every = 'often': expected a number of rounds, or auto."),
         ({"require": "trust"}, "require = 'trust': input should be 'black-box' or 'outputs-only'."),
@@ -94,8 +99,60 @@ def test_an_unknown_key_without_a_near_name_lists_the_known_ones() -> None:
     assert "eval_every" in line and "temperature" in line
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("epochs", "iterations or rounds"), ("num_epochs", "iterations or rounds"), ("local_epochs", "tau"),
+        ("num_rounds", "rounds"), ("global_rounds", "rounds"), ("lr_rate", "lr"), ("eta", "lr"), ("step_size", "lr"),
+        ("num_clients", "clients"), ("number_of_clients", "clients"), ("batch", "batch_size"), ("bs", "batch_size"),
+        ("batch-size", "batch_size"), ("random_seed", "seed"), ("T", "temperature"), ("algorithm", "method"),
+        ("test_every", "eval_every"), ("save_every", "checkpoint_every"), ("num_workers", "workers"),
+        ("momentun", "momentum"), ("tua", "tau"), ("itertions", "iterations"), ("optimiser", "optimizer"),
+    ],
+)  # fmt: skip
+def test_a_word_of_the_field_leads_to_the_setting(key: str, meant: str) -> None:
+    (line,) = problems(**{key: 1})
+    assert line.endswith(f"Did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    "key", ["participation", "fraction", "dropout", "scheduler", "loss", "kl_weight", "n_classes", "verbose", "augment"]
+)
+def test_a_word_without_a_setting_is_not_taken_for_another_one(key: str) -> None:
+    (line,) = problems(**{key: 1})
+    assert "Did you mean" not in line and "Known: " in line
+
+
+def test_an_alias_of_an_option_that_the_method_lacks_is_not_suggested() -> None:
+    (line,) = problems(method="local", temp=1)
+    assert "Did you mean" not in line
+
+
+def test_every_alias_names_settings() -> None:
+    options = {name for method in methods.names() for name in methods.get(method).options.model_fields}
+    meant = {name for names in ALIASES.values() for name in names.split(", ") if name}
+    assert meant <= {*Config.model_fields, *options}
+    assert not ALIASES.keys() & {*Config.model_fields, *options}
+
+
 def test_a_method_without_exchange_takes_one_client() -> None:
     assert Config(method="local", clients=1).client_names == ("client-00",)
+
+
+@pytest.mark.timeout(60)
+def test_the_names_of_many_clients_are_checked_in_seconds() -> None:
+    """Comparing every name with every other took more than 90 s."""
+    began = time.process_time()
+    config = Config(clients=100_000)
+    assert len(set(config.client_names)) == 100_000
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(("iterations", "tau", "interval"), [(400, 5, 20), (30, 5, 5), (2, 1, 1), (10_000, 1, 500)])
+def test_auto_gives_about_20_evaluations(iterations: int, tau: int, interval: int) -> None:
+    config = Config(iterations=iterations, tau=tau)
+    assert (config.eval_every, config.eval_interval) == ("auto", interval)
+    assert config.with_(eval_every=7).eval_interval == 7
 
 
 def test_unnamed_clients_get_names() -> None:

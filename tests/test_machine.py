@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fedal
-from fedal.cli import main
+from fedal.cli.app import main
 from fedal.deploy.service import serve
 from fedal.deploy.site import join
 from fedal.engine.threads import thread_workers

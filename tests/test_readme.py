@@ -12,7 +12,7 @@ from scipy import stats
 from typer.main import get_command
 
 import fedal
-from fedal.cli import app
+from fedal.cli.app import app
 from optional import needs
 from pages import NOT_EXECUTED, PAGES, ROOT, blocks, execute, read
 from shown import difference

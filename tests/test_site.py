@@ -167,7 +167,7 @@ def test_every_error_and_every_code_is_in_the_reference(site: Path) -> None:
 def test_every_command_with_its_options_is_in_the_reference(site: Path) -> None:
     from typer.main import get_command
 
-    from fedal.cli import app
+    from fedal.cli.app import app
 
     page = Page(site / REFERENCE / "commands.html")
 

@@ -8,9 +8,11 @@ print(run.final["test_accuracy"])
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # importing typing takes milliseconds, in which Ctrl-C would still show a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from fedal import data as data
     from fedal import methods as methods
     from fedal.campaigns.compare import compare as compare

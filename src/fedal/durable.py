@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedRandom, FileIO
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,10 @@ def replacing(path: Path) -> Iterator[BufferedRandom]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder itself may be missing or no folder
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename, error.filename2 = str(path), None  # the user knows no temporary file
         _add_path(error, path)
         raise
     sync_folder(path.parent)

@@ -76,6 +76,15 @@ def test_a_mistake_is_reported_before_anything_is_written(words: list[str], nami
     refused(*words, naming=naming)
 
 
+def test_each_iteration_is_printed_once() -> None:
+    answer = fedal("run", *TINY, "--set", "eval_every=2", "--out", "run")
+    lines = [line for line in answer.out.splitlines() if "iteration " in line]
+    shown = [int(line.split("iteration")[1].split()[0]) for line in lines]
+    assert shown == sorted(set(shown)) and shown[-1] == 4
+    rows = package.load_run("run").metrics
+    assert [row["final"] for row in rows if row["iteration"] == 4 and row["phase"] == "after_global"] == [False, True]
+
+
 def test_several_mistakes_are_reported_together() -> None:
     answer = refused(
         "--method", "fedall", "--dataset", "digit", "--alpha", 0, "--set", "lr=nan",

@@ -53,8 +53,8 @@ def reference(run_it: Callable[..., Path]) -> Path:
 def test_the_compared_outcome_holds_models_and_records(reference: Path) -> None:
     found = outcome(reference)
     assert {f"client-0{n}.safetensors" for n in range(4)} | {"metrics.jsonl", "clients.jsonl"} == set(found)
-    assert len(found["metrics.jsonl"]) == 2 * 3 + 1
-    assert len(found["clients.jsonl"]) == 4 * (2 * 3 + 1)
+    assert len(found["metrics.jsonl"]) == 1 + 2 * 3 + 1
+    assert len(found["clients.jsonl"]) == 4 * (1 + 2 * 3 + 1)
 
 
 @pytest.mark.parametrize("workers", [2, 3])

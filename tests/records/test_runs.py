@@ -60,19 +60,21 @@ def run(runs: dict[str, fedal.Run]) -> fedal.Run:
 
 @pytest.mark.parametrize("method", OF_METHOD)
 def test_every_row_has_exactly_the_promised_keys(runs: dict[str, fedal.Run], method: str) -> None:
-    for row in runs[method].metrics:
+    start, *rows = runs[method].metrics
+    assert set(start) == ALWAYS, "before the first round nothing was exchanged"
+    for row in rows:
         assert set(row) == ALWAYS | OF_METHOD[method]
 
 
 @pytest.mark.parametrize("method", OF_METHOD)
 def test_evaluations_fall_on_round_ends_and_the_last_row_is_final(runs: dict[str, fedal.Run], method: str) -> None:
     rows = runs[method].metrics
-    # eval_every = 5 iterations, tau = 2: due at 5 and 10, seen at the ends of rounds 3 and 5
-    places = [(3, 6), (3, 6), (5, 10), (5, 10), (7, 14)]
+    # the untrained models, then eval_every = 5 iterations, tau = 2: due at 5 and 10, seen at the ends of rounds 3 and 5
+    places = [(0, 0), (3, 6), (3, 6), (5, 10), (5, 10), (7, 14)]
     assert [(row["round"], row["iteration"]) for row in rows] == places
-    assert [row["phase"] for row in rows] == ["after_local", "after_global"] * 2 + ["after_global"]
-    assert [row["final"] for row in rows] == [False] * 4 + [True]
-    assert [row["test_samples"] for row in rows] == [100] * 4 + [360]
+    assert [row["phase"] for row in rows] == ["after_global", *["after_local", "after_global"] * 2, "after_global"]
+    assert [row["final"] for row in rows] == [False] * 5 + [True]
+    assert [row["test_samples"] for row in rows] == [100] * 5 + [360]
     assert runs[method].final == rows[-1]
 
 
@@ -90,7 +92,7 @@ def test_the_rows_of_the_clients_agree_with_those_of_the_federation(run: fedal.R
     keys = {"round", "iteration", "phase", "client", "model", "private_samples", "test_accuracy", "test_samples"}
     keys |= {"final", "participated", "up_bytes", "down_bytes"}
     assert all(set(row) == keys for row in rows)
-    assert [row["client"] for row in rows] == NAMES * 5, "in roster order, whatever the order of arrival"
+    assert [row["client"] for row in rows] == NAMES * 6, "in roster order, whatever the order of arrival"
     for index, whole in enumerate(run.metrics):
         mine = rows[N * index : N * (index + 1)]
         for key in ("round", "iteration", "phase", "final", "test_samples"):
@@ -107,6 +109,15 @@ def test_the_rows_of_the_clients_agree_with_those_of_the_federation(run: fedal.R
     assert all(row["participated"] is True for row in rows)
 
 
+def test_iteration_0_is_the_accuracy_of_the_untrained_models(run: fedal.Run, runs: dict[str, fedal.Run]) -> None:
+    """Methods share the models and the test samples of a seed, so all of their curves begin at one point."""
+    starts = [[row for row in each.client_metrics if row["iteration"] == 0] for each in runs.values()]
+    assert all(
+        [row["test_accuracy"] for row in start] == [row["test_accuracy"] for row in starts[0]] for start in starts
+    )
+    assert abs(run.metrics[0]["test_accuracy"] - 1 / K) < 0.1, "chance"
+
+
 def test_after_local_is_measured_between_training_and_transfer(runs: dict[str, fedal.Run], tmp_path: Path) -> None:
     apart = [row["test_accuracy"] for row in runs["fedal"].client_metrics if row["round"] == 3]
     assert apart[:N] != apart[N:], "transfer changed nothing?"
@@ -121,7 +132,7 @@ def test_after_local_is_measured_between_training_and_transfer(runs: dict[str, f
 
 
 def test_the_measurements_of_the_exchange_are_plausible(run: fedal.Run) -> None:
-    for row in run.metrics:
+    for row in run.metrics[1:]:  # the first row precedes the first exchange
         assert 0 <= row["disagreement"] <= np.log(K)
         assert 0 <= row["discriminator_accuracy"] <= 1
         assert row["adversarial_grad_norm"] > 0
@@ -222,6 +233,16 @@ def test_the_config_in_the_folder_is_resolved(run: fedal.Run) -> None:
     assert (config.partition, config.public_size, config.total_rounds) == ("dirichlet", 300, ROUNDS)
     assert config.client_names == tuple(NAMES)
     assert config.model_dump() == run.config.model_dump()
+
+
+def test_an_automatic_evaluation_interval_is_fixed_at_the_start_and_kept_by_a_longer_run(tmp_path: Path) -> None:
+    config = Config(method="local", clients=2, models="mlp-small", iterations=40, tau=1, batch_size=8, eval_samples=20)
+    run = fedal.run(config, tmp_path / "run")
+    assert "eval_every = 2\n" in (run.path / "config.toml").read_text()
+    longer = fedal.resume(run.path, iterations=60)
+    assert longer.config.eval_every == 2
+    ends = [row["iteration"] for row in longer.metrics if row["phase"] == "after_global" and not row["final"]]
+    assert ends == list(range(0, 61, 2))
 
 
 def test_the_folder_holds_the_documented_files_and_no_temporary_ones(run: fedal.Run) -> None:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedal
-from fedal.cli import app
+from fedal.cli.app import app
 from fedal.config import Config
 from fedal.data.partition import effective_classes
 from fedal.figures.bubbles import draw_bubbles
@@ -73,7 +73,7 @@ def test_a_plan_accounts_for_the_models_and_times_every_part() -> None:
     assert found.memory["optimizers"] == pytest.approx(2 * 3 * weights, rel=0.01)  # two moments per weight
     assert found.memory["anchors"] == 3 * weights
     assert found.peak_bytes > sum(found.memory.values())
-    assert found.evaluations == 10 and found.recorded_rounds == 5
+    assert found.evaluations == 11 and found.recorded_rounds == 5
     fast, typical, slow = found.round_s
     assert 0 < fast <= typical <= slow
     assert found.seconds(fast) <= found.seconds() <= found.seconds(slow)

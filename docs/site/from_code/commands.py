@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from fedal.cli import app
+from fedal.cli.app import app
 from from_code.tables import code, table
 
 

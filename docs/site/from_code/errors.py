@@ -15,7 +15,7 @@ from fedal.deploy.refusals import Code
 from fedal.errors import FedalError
 from from_code.tables import code, table
 
-command_line = importlib.import_module("fedal.cli.app")  # the module; `fedal.cli.app` is the Typer object in it
+command_line = importlib.import_module("fedal.cli.app")
 
 
 def classes() -> list[type[FedalError]]:

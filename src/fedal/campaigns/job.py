@@ -66,8 +66,9 @@ def refuse_other_runs(jobs: Iterable[Job]) -> None:
             raise ConfigError(f'{job.folder} holds a run with other code, "{unknown.pop()}". Choose another --out.')
         saved = folder.read_config(trust=True).deciding()
         wanted = {**_resolved_defaults(job, saved, public_sizes), **wanted}
-        if job.config.stacked == "auto":  # a run continues as it started, with or without stacks
-            wanted["stacked"] = saved["stacked"]
+        for key in ("stacked", "eval_every"):
+            if wanted[key] == "auto":  # a run continues as it started
+                wanted[key] = saved[key]
         if saved.get("partition") != "by-user":  # elsewhere it only decides whether a run may start, and this one did
             wanted["min_samples"] = saved["min_samples"]
         if difference := _first_difference(Config.model_fields, saved, wanted):

@@ -26,6 +26,19 @@ COMMANDS = (
     deploy.serve, deploy.join, deploy.status, deploy.export_sites,
 )  # fmt: skip
 
+ADVICE = {
+    errno.ENOSPC: "Free some space and resume: the last checkpoint is intact.",
+    errno.ENOENT: "Check the path, or create the folder first.",
+    errno.EACCES: "Choose a place where you may write, or change the permissions.",
+    errno.EPERM: "Choose a place where you may write, or change the permissions.",
+    errno.EROFS: "Choose a place where you may write.",
+    errno.EISDIR: "Expected a file: add a file name to this folder.",
+    errno.ENOTDIR: "Part of this path is a file, not a folder. Choose another path.",
+    errno.EEXIST: "A folder is needed here, and a file has this name. Choose another path.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+}
+"""The system's error -> what to try."""
+
 app = typer.Typer(
     name="fedal",
     help="Federated knowledge distillation between black-box models.",
@@ -57,7 +70,7 @@ app.add_typer(certs.certs_app, name="certs")
 
 
 def main() -> None:
-    """The entry point: a user's mistake ends in one message, never in a traceback."""
+    """Runs the command that the user typed: a mistake ends in one message, never in a traceback."""
     try:
         refuse_windows()
         app()
@@ -68,11 +81,15 @@ def main() -> None:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError | CheckpointError) else 1)
-    except KeyboardInterrupt:
-        sys.exit(130)
     except BrokenPipeError:
         os._exit(0)
     except OSError as error:
-        advice = ". Free some space and resume: the last checkpoint is intact." if error.errno == errno.ENOSPC else ""
-        print(f"error: {error}{advice}", file=sys.stderr)
+        print(f"error: {in_words(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+def in_words(error: OSError) -> str:
+    """What the system refused, where, and what to try."""
+    reason = error.strerror or str(error)
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return f"{where}{reason}. {ADVICE.get(error.errno or 0, '')}".rstrip()

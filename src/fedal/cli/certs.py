@@ -107,6 +107,7 @@ def certs_all(
     from fedal.deploy.plan import plan_federation
     from fedal.deploy.settings import load_federation
 
+    certs.refuse_bad_hosts(host)
     plan = plan_federation(*load_federation(config))
     federation, sha256 = plan.deployment.federation, plan.public_sha256
     if not (out / "ca.key").exists():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedal.deploy.pki.authority import Invitation
 
 FederationFile = Annotated[Path, typer.Option("--config", help="The federation's TOML file.")]
-Server = Annotated[str, typer.Option(help="HOST:PORT")]
+Server = Annotated[str, typer.Option(help="HOST:PORT of the server.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, on loopback addresses only.")]
 InvitationFolder = Annotated[Path | None, typer.Option("--invitation", help="Invitation folder made by `fedal certs`.")]
 
@@ -61,6 +61,9 @@ def join(
 ) -> None:
     """Join a federation with your own model and data; rerun the same command to resume after any stop."""
     need_deploy()
+    from fedal.deploy.address import refuse_bad_address
+
+    refuse_bad_address(server, "--server")
     found = _invitation(invitation or Path(name), insecure, name)
 
     from fedal.deploy.entering import SitePlan
@@ -79,8 +82,10 @@ def status(server: Server, invitation: InvitationFolder = None, insecure: Insecu
     need_deploy()
     import grpc
 
+    from fedal.deploy.address import refuse_bad_address
     from fedal.deploy.channel import ask_status, open_channel, reason_of
 
+    refuse_bad_address(server, "--server")
     found = _invitation(invitation or Path("operator"), insecure)
     try:
         with open_channel(server, found) as channel:

@@ -33,6 +33,8 @@ def partition(
     out: Annotated[Path, typer.Option(help="Folder for the bubble chart, partition.png and .svg.")] = Path("."),
 ) -> None:
     """Preview the data split: a client x class table and a bubble chart."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file; expected a folder for partition.png and .svg. Choose another --out.")
     config = given.config()
     split = prepare_split(config)
     counts = split.class_counts()

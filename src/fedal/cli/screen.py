@@ -32,6 +32,7 @@ class Screen:
         self.should_stop = stop_on_request()
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._lengths: dict[str, int] = {}  # run -> its iterations
 
     @contextmanager
     def live(self) -> Iterator[Screen]:
@@ -61,12 +62,15 @@ class Screen:
         elif event == "recorded" and details["phase"] == "after_global":
             if self._bars:
                 self._bars.update(self._tasks[name], note=f"accuracy {details['test_accuracy']:.3f}")
-            elif not self._quiet:
+            # the final row stands for the last iteration
+            elif not self._quiet and (details["final"] or details["iteration"] != self._lengths.get(name)):
                 print(f"{name:<18} {accuracy_line(details)}", file=self._lines, flush=True)
-        elif event in ("started", "advanced") and self._bars:
-            if event == "started":
+        elif event in ("started", "advanced"):
+            self._lengths[name] = details[1]
+            if self._bars and event == "started":
                 self._tasks[name] = self._bars.add_task(name, note="")
-            self._bars.update(self._tasks[name], completed=details[0], total=details[1])
+            if self._bars:
+                self._bars.update(self._tasks[name], completed=details[0], total=details[1])
 
     def watch(self, job: Job, event: str, details: Any) -> None:
         """The `Watcher` of a comparison: without bars, it shows only each run's end."""

@@ -13,8 +13,28 @@ from fedal import data
 from fedal.data.partition import PARTITIONS
 from fedal.facts import facts_of
 
-ALIASES = {"learning_rate": "lr", "model": "models", "num_clients": "clients", "n_clients": "clients"}
-"""Common names of a setting in other libraries -> its name here."""
+ALIASES = {
+    "algorithm": "method", "strategy": "method", "algo": "method",
+    "architecture": "models", "arch": "models", "model": "models", "net": "models", "network": "models",
+    "parties": "clients", "users": "clients", "participation": "", "split": "partition",
+    "dirichlet_alpha": "alpha", "concentration": "alpha", "beta": "alpha", "random_seed": "seed",
+    "epochs": "iterations, rounds", "epoch": "iterations, rounds", "steps": "iterations, rounds",
+    "iters": "iterations", "global_rounds": "rounds", "communication_rounds": "rounds", "comm_rounds": "rounds",
+    "local_epochs": "tau", "local_epoch": "tau", "local_steps": "tau", "local_iterations": "tau", "local_iters": "tau",
+    "learning_rate": "lr", "lr_rate": "lr", "eta": "lr", "step_size": "lr", "local_lr": "lr",
+    "batch": "batch_size", "bs": "batch_size", "opt": "optimizer", "optim": "optimizer",
+    "wd": "weight_decay", "decay": "weight_decay", "l2": "weight_decay",
+    "temp": "temperature", "t": "temperature", "kd_temperature": "temperature",
+    "eval_freq": "eval_every", "eval_frequency": "eval_every", "test_every": "eval_every", "log_every": "eval_every",
+    "save_every": "checkpoint_every", "checkpoint_frequency": "checkpoint_every",
+    "data_path": "data, data_folder", "data_dir": "data_folder", "root": "data_folder",
+    "public_samples": "public_size", "proxy_size": "public_size", "num_public": "public_size", "dtype": "precision",
+    "jobs": "workers", "threads": "workers", "gpu": "device", "cuda": "device",
+}  # fmt: skip
+"""Names in other libraries, in lower case and without "number of" -> the settings here; empty: nothing corresponds."""
+
+NUMBER_OF = re.compile(r"(num|n|nr|number|number_of|total)_(?=.)")
+CUTOFF, SHORT_CUTOFF = 0.75, 0.65  # of difflib: one wrong letter in four; in three. A lower cutoff suggests nonsense.
 
 REMOVED = {
     "allow_overlap": "the name of the partition says it now. Remove this setting. If the partition is dirichlet-client "
@@ -32,9 +52,26 @@ def unknown_setting(key: str, known: Sequence[str], methods: Iterable[str]) -> s
     """The message for a key that is neither a setting nor an option of these methods."""
     if key in REMOVED:
         return f"{key}: this setting no longer exists; {REMOVED[key]}"
-    near = [ALIASES[key]] if key in ALIASES else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
+    near = nearest(key, known)
+    hint = f"Did you mean {near}?" if near else f"Known: {', '.join(known)}."
     return f"{key}: not a setting, and not an option of {', '.join(methods)}. {hint}"
+
+
+def nearest(key: str, known: Sequence[str]) -> str:
+    """The known names that `key` may stand for, joined by "or"; an empty string if none is likely."""
+    table, dot, name = key.rpartition(".")
+    name = name.lower().replace("-", "_")
+    bare = NUMBER_OF.sub("", name)
+    for alias in (name, bare):
+        if alias in ALIASES:
+            meant = [f"{table}{dot}{each}" for each in ALIASES[alias].split(", ")]
+            return " or ".join(each for each in meant if each in known)
+    for word in (name, bare):
+        cutoff = CUTOFF if len(word) > 3 else SHORT_CUTOFF
+        found = difflib.get_close_matches(f"{table}{dot}{word}", known, n=1, cutoff=cutoff)
+        if found:
+            return found[0]
+    return ""
 
 
 def unknown_names(values: Mapping[str, Any]) -> dict[str, str]:
@@ -64,8 +101,8 @@ def explain(error: ValidationError, model: type[BaseModel], *parts: type[BaseMod
             expected = f"expected {facts[where].expected}"
         if problem["type"] == "extra_forbidden":
             known = [name for each in (model, *parts) for name in each.model_fields]
-            near = difflib.get_close_matches(where.split(".")[-1], known, n=1)
-            lines.setdefault(where, f"{where}: no such setting." + (f" Did you mean {near[0]}?" if near else ""))
+            near = nearest(where.split(".")[-1], known)
+            lines.setdefault(where, f"{where}: no such setting." + (f" Did you mean {near}?" if near else ""))
         else:
             lines.setdefault(where, f"{where} = {problem['input']!r}: {expected}.")
     # A wrong entry of a list is reported once, not again as "this list is not a number".

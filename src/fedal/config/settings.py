@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
@@ -19,6 +21,8 @@ from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 
 InstrumentName = Literal["forgetting", "zeta", "gradients"]
+AUTO_EVALUATIONS = 20  # of a run with eval_every = auto
+MAX_CLIENTS = 1_000_000  # a larger number is a slip of the hand, and naming so many clients would fill the memory
 ClientId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 REQUIREMENTS: dict[str, Leak] = {
@@ -40,7 +44,7 @@ class ClientConfig(BaseModel):
 
     name: ClientId | None = Field(None, description="lower-case letters, digits and dashes")
     model: str | None = Field(None, description="a name of `fedal models` or package.module:factory")
-    count: int = Field(1, ge=1, description="number of clients that this table describes")
+    count: int = Field(1, ge=1, le=MAX_CLIENTS, description="number of clients that this table describes")
 
 
 class Config(BaseModel):
@@ -53,7 +57,7 @@ class Config(BaseModel):
         "fedal", "a name of `fedal methods`, or package.module:METHOD", sites=True, changes="weights", option=True)
     dataset: str = setting(
         "digits", "a name of `fedal datasets`, unless `data` is given", sites=False, changes="weights", option=True)
-    clients: Annotated[int, Field(ge=1)] | tuple[ClientConfig, ...] = setting(
+    clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | tuple[ClientConfig, ...] = setting(
         10, "number of clients; in a file also tables", sites=False, changes="weights", option=True,
         expected="a number of clients or a list of tables with name and model")
     models: str | tuple[str, ...] = setting(
@@ -101,8 +105,9 @@ class Config(BaseModel):
     lr: float = setting(1e-3, "step size eta_l of the clients", gt=0, sites=True, changes="weights")
     momentum: float = setting(0.0, "momentum of sgd", ge=0, lt=1, sites=True, changes="weights")
     weight_decay: float = setting(0.0, "weight decay of the clients' optimizers", ge=0, sites=True, changes="weights")
-    eval_every: int = setting(
-        50, "iterations between evaluations, rounded up to the end of a round", ge=1, sites=False, changes="record")
+    eval_every: Annotated[int, Field(ge=1)] | Literal["auto"] = setting(
+        "auto", "iterations between evaluations, rounded up to the end of a round; auto: about 20 in the run",
+        sites=False, changes="record", expected="a number of iterations, or auto")
     eval_samples: int = setting(
         500, "test samples per evaluation during training (final rows use all)", ge=1, sites=False, changes="record")
     eval_after_local: bool = setting(
@@ -160,17 +165,24 @@ class Config(BaseModel):
         return self.rounds or -(-(self.iterations or 400) // self.tau)
 
     @property
+    def eval_interval(self) -> int:
+        """Iterations between evaluations; auto: a whole number of rounds that gives about 20 evaluations."""
+        if self.eval_every == "auto":
+            return self.tau * max(1, round(self.total_rounds / AUTO_EVALUATIONS))
+        return self.eval_every
+
+    @cached_property
     def client_tables(self) -> tuple[ClientConfig, ...]:
         """One named entry per client; unnamed clients are called client-00, client-01, ..."""
         tables = (ClientConfig(count=self.clients),) if isinstance(self.clients, int) else self.clients
-        each = [table.model_copy(update={"count": 1}) for table in tables for _ in range(table.count)]
+        each = [table for table in tables for _ in range(table.count)]
         width = max(2, len(str(len(each) - 1)))
         return tuple(
-            table if table.name else table.model_copy(update={"name": f"client-{index:0{width}}"})
+            ClientConfig(name=table.name or f"client-{index:0{width}}", model=table.model)
             for index, table in enumerate(each)
         )
 
-    @property
+    @cached_property
     def client_names(self) -> tuple[str, ...]:
         return tuple(str(table.name) for table in self.client_tables)
 
@@ -211,9 +223,9 @@ def _contradictions(config: Config) -> list[str]:
             f"iterations = rounds x tau, here tau = {config.tau}."
         )
     names = config.client_names
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        problems.append(f'clients: the name "{twice[0]}" is used {names.count(twice[0])} times; names must differ.')
+    name, times = Counter(names).most_common(1)[0] if names else ("", 0)
+    if times > 1:
+        problems.append(f'clients: the name "{name}" is used {times} times; names must differ.')
     if not names:
         problems.append("clients: the list is empty; expected at least one client.")
     elif len(names) < 2 and method.exchanges:

@@ -138,6 +138,10 @@ def held_out_fifth(y: Ints) -> NDArray[np.bool_]:
 def _read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
     """The arrays with these names. Object arrays, which would need pickle, are rejected."""
     usage = f"Save it with: numpy.savez(path, {', '.join(f'{key}=...' for key in required)})"
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; expected an .npz file. {usage}")
+    if path.exists() and not zipfile.is_zipfile(path):  # numpy would take any text for a pickle
+        raise DataError(f"{path}: not a complete .npz file of plain arrays (not a zip archive). {usage}")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             found = archive.files

@@ -43,6 +43,9 @@ def fetch(
         raise DataError(f"unknown source {source!r}; expected auto, publisher or registry.")
     wanted = find(name)
     root = wanted.root(folder)
+    there = next(place for place in (root, *root.parents) if place.exists())
+    if not there.is_dir():
+        raise DataError(f"{there} is a file; expected a folder for the datasets. Choose another --folder.")
     with on_terminal() if progress is True else nullcontext(progress or Silent()) as report:
         _fetch(wanted, root, source, report)
     return root

@@ -35,7 +35,7 @@ class Journal:
 
     def open(self) -> None:
         """Opens the folder's run, or creates one with a random id that sites store."""
-        text = self._config.to_toml()
+        text = self._config.with_(eval_every=self._config.eval_interval).to_toml()
         if not self._about.exists():
             self.folder.config.write_text(text)
             about = {"clients": {}, "input_shape": self._task.input_shape, "n_classes": self._task.n_classes}
@@ -90,7 +90,7 @@ class Journal:
         return time.monotonic() - self._saved_at >= SAVE_EVERY_S
 
     def is_reported(self, t: int) -> bool:
-        return is_recorded(t, self._config.tau, self._config.eval_every) or t + 1 == self._config.total_rounds
+        return is_recorded(t, self._config.tau, self._config.eval_interval) or t + 1 == self._config.total_rounds
 
     def write_rows(self, present: list[str], shared: Mapping[str, Mapping[str, float]]) -> None:
         """Writes the rows of the completed round; `shared` holds the metrics that sites report."""

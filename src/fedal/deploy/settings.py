@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedal.config import Config, load_config, read_toml
+from fedal.deploy.address import refuse_bad_address
 from fedal.errors import ConfigError
 
 
@@ -19,7 +20,7 @@ class Deployment(BaseModel):
     federation: str = Field(
         "fedal", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", description="name given to `fedal certs init`"
     )
-    listen: str = Field("127.0.0.1:7443", pattern=r".+:\d+$", description="address and port")
+    listen: str = Field("127.0.0.1:7443", description="address and port")
     certificates: str = Field("certs/server", description="folder of ca.pem, cert.pem and key.pem")
     folder: str = Field("federation", description="folder for the server's state and record")
     policy: Literal["wait", "continue"] = Field("wait", description="what to do when a site is missing")
@@ -44,6 +45,7 @@ def load_federation(path: Path) -> tuple[Config, Deployment]:
         raise ConfigError("\n".join(lines)) from None
     except TypeError:
         raise ConfigError(f"{path}, deployment: expected a table.") from None
+    refuse_bad_address(deployment.listen, f"{path}, deployment.listen")
     config = load_config(path, {})
     if len(config.client_names) < deployment.min_clients:
         raise ConfigError(

@@ -61,8 +61,8 @@ def get(name: str) -> Method:
         return _registered[name]
     if name not in MODULES:
         near = difflib.get_close_matches(name.lower(), names(), n=1)
-        hint = f'Did you mean "{near[0]}"?' if near else "`fedal methods` lists them."
-        raise ConfigError(f'method: there is no method "{name}". {hint}')
+        hint = f'Did you mean "{near[0]}"? ' if near else ""
+        raise ConfigError(f'method: there is no method "{name}". {hint}`fedal methods` lists them.')
     method = importlib.import_module(MODULES[name]).METHOD
     assert isinstance(method, Method)
     return method

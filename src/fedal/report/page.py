@@ -36,10 +36,12 @@ from fedal.report.sections import (
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
     """Reads the folders and writes the page (by default into the first of them); returns its path and the warnings."""
-    found = overview(collect(folders))
     path = out or folders[0] / "report.html"
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; expected a file to write. Try --out {path / 'report.html'}.")
+    found = overview(collect(folders))
     if not path.parent.is_dir():
-        raise ConfigError(f"{path.parent}: no such folder. Choose another --out.")
+        raise ConfigError(f"{path.parent}: no such folder. Create it, or choose another --out.")
     names = ", ".join(clean(folder.resolve().name) for folder in folders)
     write_atomically(path, render(found, names).encode())
     return path, found.problems

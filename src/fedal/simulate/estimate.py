@@ -60,7 +60,7 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
     """Estimates the whole run from trial rounds that take about `trial_s` seconds."""
     began = time.perf_counter()
     split = prepare_split(config)
-    recorded = config.total_rounds * config.tau // config.eval_every
+    recorded = config.total_rounds * config.tau // config.eval_interval
     with thread_workers(config.workers) as workers:
         assembly = assemble(config, split, workers)
         view, federation = assembly.view, assembly.federation
@@ -91,7 +91,7 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
         round_s=round_s,
         evaluation_s=evaluation_s,
         final_s=final_s,
-        evaluations=recorded * (2 if config.eval_after_local else 1),
+        evaluations=1 + recorded * (2 if config.eval_after_local else 1),  # the first: the untrained models
         instruments_s=instruments_s,
         recorded_rounds=recorded,
         memory=memory,

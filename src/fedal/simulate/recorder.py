@@ -48,7 +48,7 @@ class Recorder:
         self._federation.watch.exchanged = self._exchanged
 
     def begin(self, t: int, *, last: bool) -> None:
-        recorded = is_recorded(t, self._config.tau, self._config.eval_every)
+        recorded = is_recorded(t, self._config.tau, self._config.eval_interval)
         self._seen = _Observations(recorded, wanted=recorded or last)
         if recorded:
             self._panel.begins()
@@ -66,6 +66,12 @@ class Recorder:
         measured = self._panel.ends()
         extra |= mean_over_clients(measured) | self._client_means()
         self._write(self._moment(rounds), self._view.evaluate_all(some), extra, present, seconds, measured)
+
+    def start(self, seconds: float) -> None:
+        """Writes the rows of iteration 0: the untrained models, where every curve begins."""
+        some = self._view.some_tests
+        tested = self._view.evaluate_all(some)
+        self._write(self._moment(0), tested, self._extra(some), list(tested), seconds)
 
     def final(self, rounds: int, seconds: float) -> dict[str, Any]:
         """Writes the final rows, which tables use: all clients on the whole test set. Returns the run's row."""

@@ -111,6 +111,8 @@ class Session:
     def _run_rounds(self, done: int, record: Record, recorder: Recorder) -> None:
         tau, total = self.config.tau, self.config.total_rounds
         self.observers.start(done * tau)
+        if done == 0:
+            recorder.start(self._seconds())
         for t in range(done, total):
             recorder.begin(t, last=t + 1 == total)
             present = self._assembly.federation.run_round(t)
@@ -163,7 +165,9 @@ class Session:
             self.observers.warning(f"the error could not be written to {self.folder.failure}")
 
     def _resolved(self) -> Config:
-        """The config with all defaults that depend on the data filled in, as config.toml records it."""
+        """The config with all defaults that depend on the data or the length filled in, as config.toml records it."""
         stacked = resolve_stacked(self.config, self._assembly.model_names)
         public = {} if self.split.public is None else {"public_size": len(self.split.public)}
-        return self.config.with_(**resolved(self.config), **public, stacked=stacked)
+        return self.config.with_(
+            **resolved(self.config), **public, stacked=stacked, eval_every=self.config.eval_interval
+        )

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedal.deploy.address import refuse_bad_host
 from fedal.durable import append, replacing, write_atomically
 from fedal.errors import ConfigError
 from fedal.records.folder import write_json
@@ -99,8 +100,14 @@ def init(folder: Path, federation: str) -> None:
 
 def issue_server(folder: Path, hosts: list[str], days: int = DAYS) -> Path:
     """Issues the server's certificate for these host names and addresses, in `folder/server`."""
+    refuse_bad_hosts(hosts)
     names: list[x509.GeneralName] = [_host(host) for host in hosts]
     return _issue(folder, "server", names, ExtendedKeyUsageOID.SERVER_AUTH, days)
+
+
+def refuse_bad_hosts(hosts: list[str]) -> None:
+    for host in hosts:
+        refuse_bad_host(host, "--host", wildcard=True)
 
 
 def issue_client(folder: Path, site: str, public_sha256: str | None, days: int = DAYS) -> Path:

@@ -26,9 +26,10 @@ def _rows(overview: Overview, group: Group) -> list[list[object]]:
     """One per client, all seeds together; bytes are means over seeds."""
     ends: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for record in group.records:
-        for row in round_ends(
-            record.client_rows, final=record.is_server
-        ):  # a simulated run evaluates its last round twice
+        # A simulated run evaluates its last round twice, and its clients once before the first round.
+        for row in round_ends(record.client_rows, final=record.is_server):
+            if row["iteration"] == 0:
+                continue
             ends[str(row.get("client", "unnamed"))][record.seed].append(row)
     return [[client, overview.named(group), *_cells(list(seeds.values()))] for client, seeds in ends.items()]
 
