@@ -13,7 +13,8 @@ from typing import Any
 
 from fedal.errors import ConfigError
 
-NOT_USER_CODE = {"fedal", "torch", "numpy", "scipy", "sklearn", "jax", "ray", *sys.stdlib_module_names} - {"__main__"}
+LIBRARIES = ("fedal", "torch", "numpy", "scipy", "sklearn", "jax", "ray", "pydantic")
+NOT_USER_CODE = {*LIBRARIES, *sys.stdlib_module_names}
 PLACE = "place_in_user_code"  # attribute of an error that came from another process
 
 

@@ -27,7 +27,6 @@ METHOD = """
 import torch
 from fedal.methods.outputs import local
 from fedal.methods.method import Method
-from fedal.methods.options import MethodOptions
 from fedal.methods.server import ServerLogic
 class Client(local.METHOD.client):
     def round(self, t):
@@ -39,7 +38,7 @@ class Server(ServerLogic):
     def round(self, t, clients):
         self.observed["{server}"] = -2.0 * t
         return super().round(t, clients)
-METHOD = Method("watching", "observes", MethodOptions, Client, Server)
+METHOD = Method("watching", "observes", local.METHOD.options, Client, Server)
 """
 SETTINGS = dict(clients=2, models="mlp-small", rounds=4, tau=2, batch_size=8, eval_every=2, checkpoint_every=1)
 
@@ -55,11 +54,11 @@ def watching(custom_module: Callable[[str, str], None]) -> Callable[..., fedal.C
 
 def test_both_halves_record_numbers_of_the_round(watching: Callable[..., fedal.Config], tmp_path: Path) -> None:
     run = fedal.run(watching(), tmp_path / "run")
-    ends = [row for row in run.metrics if row["phase"] == "after_global"]
+    ends = [row for row in run.metrics if row["phase"] == "after_global" and row["round"]]
     assert [row["depth"] for row in ends] == [0.0, -2.0, -4.0, -6.0, -6.0]  # the last row is the final one
     assert [row["loss_of_mine"] for row in ends] == [0.125, 1.125, 2.125, 3.125, 3.125]
     assert [row.get("odd") for row in ends] == [None, 1.0, None, 1.0, 1.0]  # nothing stays from the round before
-    clients = [row for row in run.client_metrics if row["phase"] == "after_global"]
+    clients = [row for row in run.client_metrics if row["phase"] == "after_global" and row["round"]]
     assert [row["loss_of_mine"] for row in clients[:4]] == [0.0, 0.25, 1.0, 1.25]
     assert all("loss_of_mine" not in row for row in run.client_metrics if row["phase"] == "after_local")
     page, problems = write_report([tmp_path / "run"])
