@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -60,7 +60,7 @@ def tune(
     values = given.settings()
     if objective not in OBJECTIVES:
         raise ConfigError(f"--objective {objective}: expected {', '.join(OBJECTIVES)}.")
-    kind = cast(Objective, objective)
+    kind: Objective = objective
     space = parse_space(grid or [], ranges or [])
     by_paper = not space and values.get("preset") == "paper"
     if not space and not by_paper:
