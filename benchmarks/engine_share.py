@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,12 +62,9 @@ def evaluation(workload: Workload, repeats: int = 3) -> dict[str, float]:
     """Images per second for all clients on the worker threads, and evaluation's share of a run with the defaults."""
     config = workload.config()
     with federation(workload) as assembly:
-        tests = assembly.view.all_tests
-        few = tests.repeat(-(-EVALUATED // len(tests)))[:EVALUATED]
-
-        def evaluate() -> object:
-            return assembly.view.evaluate_all(few)
-
+        view, tests = assembly.view, assembly.view.tests.used(whole=True)
+        view.tests = replace(view.tests, some=tests.repeat(-(-EVALUATED // len(tests)))[:EVALUATED])
+        evaluate = view.evaluate_all
         evaluate()
         per_image = median(timed(evaluate) for _ in range(repeats)) / EVALUATED / workload.clients
         assembly.federation.run_round(0)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedal.data.strata import stratified_subset
 from fedal.data.streams import Samples
 from fedal.errors import NonFiniteError
 from fedal.learners.torch_learner import TorchLearner
-from fedal.metrics import EVALUATION_BATCH, accuracy, disagreement, stratified_subset
+from fedal.metrics import EVALUATION_BATCH, accuracy, disagreement
 
 
 class Echo:

@@ -18,6 +18,7 @@ from studies.results_page import BEGIN, END, generate, read_study, write_page
 from studies.results_plan import PAGE_FOLDER, ROOT, ResultsPlan, read_plan
 from studies.run import missing, run_plan
 
+from fedal.config import read_toml
 from fedal.errors import ConfigError
 from fedal.records.run import Run
 
@@ -193,6 +194,10 @@ def test_every_run_of_the_plan_has_a_valid_config_and_every_question_its_arms() 
     assert {name for question in plan.questions for pair in question.pairs for name in pair} <= arms
     with pytest.raises(ConfigError, match='there is no study "mnits"'):
         plan.only(["mnits"])
+
+
+def test_every_study_says_how_much_it_holds_out_for_validation() -> None:
+    assert all("validation" in read_toml(study.config_file) for study in read_plan(PAGE_FOLDER).studies)
 
 
 def test_the_page_shows_what_the_result_files_say() -> None:

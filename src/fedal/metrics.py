@@ -1,20 +1,17 @@
-"""What is measured, and on which data. Every accuracy is top-1 in evaluation mode on the global test set."""
+"""What is measured of a model. Every accuracy is top-1 in evaluation mode; a column is named after its data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedal.data.streams import Samples
 from fedal.errors import NonFiniteError
 from fedal.finite import is_finite
 from fedal.learners.base import Learner
-from fedal.seeding import Indices, philox_key, raw_bits
 
 EVALUATION_BATCH = 128  # larger batches cost more per sample on a CPU
 
@@ -24,16 +21,19 @@ def top_1(logits: Tensor, labels: Tensor) -> float:
     return int((logits.argmax(-1) == labels).sum()) / len(labels)
 
 
-TEST_METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"test_accuracy": top_1}
-"""The metrics computed from every client's logits on test samples; each is a column of the record."""
+METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": top_1}
+"""The metrics computed from a client's logits. Each is a column per kind of data, such as `test_accuracy`."""
 
 
-def evaluate(learner: Learner, samples: Samples, labels: Tensor, indices: Tensor) -> dict[str, float]:
-    """All `TEST_METRICS` of a learner on the samples at `indices`."""
+def evaluate(
+    learner: Learner, samples: Samples, labels: Tensor, indices: Tensor, data: str = "test"
+) -> dict[str, float]:
+    """All `METRICS` of a learner on the samples at `indices`, as columns named after the data."""
     logits = torch.cat([learner.predict(samples.take(chosen)) for chosen in torch.split(indices, EVALUATION_BATCH)])
     if not is_finite(logits):
-        raise NonFiniteError("the model returned non-finite values on the test set. A smaller lr usually helps.")
-    return {name: measure(logits, labels[indices]) for name, measure in TEST_METRICS.items()}
+        words = data.replace("_", " ")
+        raise NonFiniteError(f"the model returned non-finite values on the {words} set. A smaller lr usually helps.")
+    return {f"{data}_{name}": measure(logits, labels[indices]) for name, measure in METRICS.items()}
 
 
 def accuracy(learner: Learner, samples: Samples, labels: Tensor, indices: Tensor) -> float:
@@ -54,14 +54,3 @@ def divergences(outputs: Tensor) -> Tensor:
 def disagreement(outputs: Tensor) -> Tensor:
     """zeta: the mean over clients and samples of KL(p_n || mean probability), Eq. (assum).  (N, B, K) -> ()"""
     return divergences(outputs).mean()
-
-
-def stratified_subset(labels: NDArray[np.int64], size: int, seed: int) -> Indices:
-    """`size` sorted indices with the class proportions of `labels`, determined by the seed."""
-    draws = raw_bits(philox_key(seed, "evaluation"), 0, len(labels))
-    order = np.lexsort((draws, labels))  # by class, shuffled within each
-    counts = np.bincount(labels)
-    rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    share = (rank + 0.5) / counts[labels[order]]  # all samples with a share below s are a fraction s of every class
-    chosen: NDArray[Any] = order[np.argsort(share, kind="stable")[:size]]
-    return np.sort(chosen).astype(np.int64)

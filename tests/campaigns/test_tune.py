@@ -17,7 +17,7 @@ import torch
 import fedal
 from commands import COMMAND
 from commands import fedal as command
-from fedal.campaigns.tune import PAPER_STAGES, SAMPLE_BATCH, Search, evaluate, paper_stages, parse_space
+from fedal.campaigns.tune import PAPER_STAGES, SAMPLE_BATCH, Search, evaluate, paper_stages, parse_space, with_held_out
 from fedal.config import load_config
 from fedal.data import load
 from fedal.errors import Stopped
@@ -43,11 +43,39 @@ def test_a_grid_search_writes_a_config_that_runs(tmp_path: Path) -> None:
     assert answer.code == 0, answer.err
     best = load_config(tmp_path / "t" / "best.toml", {})
     assert (best.lr, best.tau, best.iterations) == (0.01, 2, 10)
-    assert "own training data" in (tmp_path / "t" / "best.toml").read_text()
+    text = (tmp_path / "t" / "best.toml").read_text()
+    assert "belong to no client" in text and "Trials had validation = 0.1; this run trains on all the data." in text
+    assert best.validation == 0 and load_config(tmp_path / "t/trials/lr=0.01,tau=2/config.toml", {}).validation == 0.1
     with open(tmp_path / "t" / "trials.csv") as file:
         rows = list(csv.DictReader(file))
     assert [row["lr"] for row in rows] == ["1e-05", "0.01"]
     assert command("run", "--config", tmp_path / "t" / "best.toml", "--out", tmp_path / "r", "--quiet").code == 0
+
+
+def test_the_default_objective_sees_transfer_between_clients(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "method": "fedmd", "clients": 4, "alpha": 0.2, "iterations": 60, "lr": 0.003}
+    found = Search(settings, tmp_path, jobs=1).grids([{"distillation": (0.0, 1.0)}])
+    alone, together = found.trials
+    assert together.score > alone.score + 0.1  # type: ignore[operator]
+    for trial in found.trials:
+        run = fedal.Run(trial.folder)
+        assert trial.score == run.final["validation_accuracy"]
+    assert evaluate(fedal.Run(together.folder), "train") < evaluate(fedal.Run(alone.folder), "train") + 0.02
+
+
+def test_the_share_held_out_is_a_tenth_unless_given() -> None:
+    assert with_held_out({}, "validation") == with_held_out({"validation": 0.0}, "validation") == {"validation": 0.1}
+    assert with_held_out({"validation": 0.3}, "validation") == {"validation": 0.3}
+    assert with_held_out({}, "own_validation") == {"own_validation": 0.1}
+    assert with_held_out({}, "train") == with_held_out({}, "test") == {}
+
+
+@pytest.mark.processes
+def test_a_search_says_first_what_it_holds_out(tmp_path: Path) -> None:
+    loud = [word for word in WORDS if word != "--quiet"]
+    answer = command("tune", *loud, "--grid", "lr=1e-3", "--objective", "own_validation", "--out", tmp_path / "t")
+    assert answer.code == 0, answer.err
+    assert answer.out.startswith("own_validation = 0.1: this share of each client's samples is held out")
 
 
 def test_training_accuracy_is_that_of_the_final_models_on_their_own_data(tmp_path: Path) -> None:
@@ -169,7 +197,8 @@ def test_a_stopped_sampler_resumes_with_the_same_choices(tmp_path: Path) -> None
         (("--grid", "learning_rate=1e-3"), "Did you mean lr?"),
         (("--range", "lr=1e-4:1e-1"), "--range needs --trials N"),
         (("--range", "lr=1:1", "--trials", 2), "0 < low < high"),
-        (("--grid", "lr=1e-3", "--objective", "best"), "expected train or test"),
+        (("--grid", "lr=1e-3", "--objective", "best"), "expected validation, own_validation, train, test"),
+        (("--grid", "validation=0.1,0"), "validation = 0: a trial without such data has no score"),
     ],
 )
 def test_mistakes_are_reported_before_anything_is_written(tmp_path: Path, words: tuple[object, ...], said: str) -> None:

@@ -17,7 +17,7 @@ from fedal.deploy.player import SitePlayer
 from fedal.engine.player import LocalPlayer, StackPlayer
 from fedal.engine.ray import ClientGroup, RayPlayer
 from fedal.errors import FedalError, RunError
-from fedal.metrics import TEST_METRICS
+from fedal.metrics import METRICS
 from fedal.records.observed import COLUMNS, mean_numbers, numbers
 from fedal.report.measures import ALL
 from fedal.report.page import write_report
@@ -113,13 +113,19 @@ def test_a_value_is_one_number() -> None:
 
 def test_every_column_of_a_run_is_known(tmp_path: Path) -> None:
     run = fedal.run(
-        fedal.Config(**{**SETTINGS, "rounds": 1}, instruments=("forgetting", "zeta", "gradients")),  # type: ignore[arg-type]
+        fedal.Config(
+            **{**SETTINGS, "rounds": 1},
+            instruments=("forgetting", "zeta", "gradients"),
+            validation=0.1,
+            own_validation=0.1,
+        ),  # type: ignore[arg-type]
         tmp_path / "run",
     )
     by_fedal = {"discriminator_accuracy", "adversarial_grad_norm"}  # observed by the method
     for row in run.metrics + run.client_metrics:
         assert set(row) <= COLUMNS | by_fedal
-    assert {*TEST_METRICS, *(measure.key for measure in ALL)} <= COLUMNS | by_fedal
+    of_data = {f"{data}_{name}" for data in ("test", "validation", "own_validation") for name in METRICS}
+    assert {*of_data, *(measure.key for measure in ALL)} <= COLUMNS | by_fedal
 
 
 # players

@@ -14,8 +14,8 @@ import torch
 import fedal
 from fedal.config import Config, load_config
 from fedal.data import load as load_data
+from fedal.data.strata import stratified_subset
 from fedal.errors import FedalError
-from fedal.metrics import stratified_subset
 from fedal.records.run import read_rows
 from observers import Notes, StopAt
 

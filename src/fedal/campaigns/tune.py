@@ -27,7 +27,7 @@ from fedal.records.run import Run
 from fedal.records.statistics import mean
 from fedal.records.tables import as_csv
 
-Objective = Literal["train", "test"]
+Objective = Literal["validation", "own_validation", "train", "test"]
 Grid = Mapping[str, Sequence[Any]]
 
 PAPER_ROUNDS = 120
@@ -36,9 +36,14 @@ PAPER_STAGES: tuple[Grid, ...] = (  # paper, Hyper-parameter settings
     {"discriminator_lr": (1e-4, 1e-3, 1e-2, 1e-1), "discriminator_temperature": (1.0, 2.0, 4.0, 8.0)},
 )
 OBJECTIVES: dict[Objective, str] = {
+    "validation": "accuracy of the final models on samples of all classes that belong to no client, mean over clients",
+    "own_validation": "accuracy of the final models on their clients' own held-out samples, mean over clients",
     "train": "accuracy of the final models on their own training data, mean over clients",
     "test": "accuracy of the final models on the test set, mean over clients",
 }
+HELD_OUT: tuple[Objective, ...] = ("validation", "own_validation")
+"""The objectives that need data held out of training; each is also the setting that says how much."""
+SHARE = 0.1  # of the samples: held out for such an objective where the settings say nothing
 SCORE = "score.json"
 SAMPLE_BATCH = 4
 """Trials that the sampler chooses before it receives their scores, so up to this many can run in parallel.
@@ -88,11 +93,19 @@ class Tuning:
         return first
 
     def write(self) -> list[Path]:
-        """Writes best.toml, a config to run, and trials.csv; returns their paths."""
-        best = self.best
+        """Writes best.toml, a config to run, and trials.csv; returns their paths.
+
+        The data that scored the trials have done their work: best.toml holds none out, so its run trains on all.
+        """
+        best, config = self.best, self.best.config
+        note = "Its length is the length of a trial."
+        if self.objective in HELD_OUT:
+            share = getattr(config, self.objective)
+            note += f"\n# Trials had {self.objective} = {share:g}; this run trains on all the data."
+            config = config.with_(**{self.objective: 0.0})
         text = (
             f"# The best of {len(self.trials)} trials of `fedal tune`: {best.score:.4f},\n"
-            f"# {OBJECTIVES[self.objective]}. Its length is the length of a trial.\n{best.config.to_toml()}"
+            f"# {OBJECTIVES[self.objective]}.\n# {note}\n{config.to_toml()}"
         )
         keys = list(dict.fromkeys(key for trial in self.trials for key in trial.values))
         rows = [
@@ -110,12 +123,13 @@ class Search:
 
     settings: dict[str, Any]
     out: Path
-    objective: Objective = "train"
+    objective: Objective = "validation"
     jobs: int = 0
     watch: Watcher = lambda job, event, details: None
     should_stop: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
+        self.settings = with_held_out(self.settings, self.objective)
         self.tuning = Tuning(self.out, self.objective, [])
 
     def grids(self, stages: Sequence[Grid]) -> Tuning:
@@ -152,6 +166,8 @@ class Search:
     def _job(self, values: Mapping[str, Any]) -> Job:
         """The job of a trial, named after its values."""
         config = Config(**merge_settings(self.settings, values))
+        if self.objective in HELD_OUT and not getattr(config, self.objective):
+            raise ConfigError(f"{self.objective} = 0: a trial without such data has no score. Try {SHARE:g}.")
         name = ",".join(f"{key}={value}" for key, value in values.items())
         return Job(name, config.seed, config, self.tuning.path / "trials" / name)
 
@@ -181,10 +197,16 @@ def paper_stages(method: str) -> list[Grid]:
     return [stage for stage in PAPER_STAGES if all(key in known for key in stage)]
 
 
+def with_held_out(settings: Mapping[str, Any], objective: Objective) -> dict[str, Any]:
+    """The settings of all trials: a share of the samples is held out if the objective needs it and none is given."""
+    needed = objective in HELD_OUT and not settings.get(objective)
+    return {**settings, objective: SHARE} if needed else dict(settings)
+
+
 def evaluate(run: Run, objective: Objective) -> float:
     """The score of a trial. With `test`, the test set chooses the settings, so its accuracy is optimistic."""
-    if objective == "test":
-        return float(run.final["test_accuracy"])
+    if objective != "train":
+        return float(run.final[f"{objective}_accuracy"])
     from fedal.simulate.prepare import restore_split
 
     split = restore_split(run.config, run.folder.partition)

@@ -50,7 +50,9 @@ def partition(
         ["all", *(f"{count:,}" for count in counts.sum(0)), f"{counts.sum():,}", str((counts.sum(0) > 0).sum())]
     )
     print_table(f"{title}, seed {config.seed}", ["client", *names, "all", "classes"], rows, numbers=True)
-    print(f"public samples: {len(split.public_x):,}; unassigned training samples: {split.leftovers:,}")
+    held_out = [part for part in (split.validation, *split.held_out.values()) if part is not None]
+    kept = f"validation samples: {sum(map(len, held_out)):,}; " if held_out else ""
+    print(f"public samples: {len(split.public_x):,}; {kept}unassigned training samples: {split.leftovers:,}")
     files = save(draw_bubbles(counts, list(split.clients), names, title), out / "partition")
     print("chart: " + ", ".join(map(str, files)))
 

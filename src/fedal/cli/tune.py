@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated
 
 import typer
 
-from fedal.campaigns.tune import OBJECTIVES, PAPER_ROUNDS, Range, Search, Tuning, paper_stages, parse_space
+from fedal.campaigns.tune import (
+    HELD_OUT,
+    OBJECTIVES,
+    PAPER_ROUNDS,
+    SHARE,
+    Objective,
+    Range,
+    Search,
+    Tuning,
+    paper_stages,
+    parse_space,
+)
 from fedal.cli.options import GivenSettings, Jobs, Quiet, takes_settings
 from fedal.cli.printing import print_table, warn
 from fedal.cli.screen import Screen
@@ -22,7 +33,13 @@ Ranges = Annotated[
         help="Range to sample from, with --trials only; logarithmic unless both ends are integers.",
     ),
 ]
-Objective = Annotated[str, typer.Option(help="train, as in the paper; or test, which biases the test accuracy.")]
+RankedBy = Annotated[
+    str,
+    typer.Option(
+        help="What ranks the trials: accuracy on validation (samples of all classes that belong to no client), "
+        "own_validation (held out by each client), train (as in the paper) or test (biases the test accuracy)."
+    ),
+]
 
 
 @takes_settings()
@@ -33,7 +50,7 @@ def tune(
     trials: Annotated[
         int | None, typer.Option(min=1, help="Number of trials that Optuna chooses, instead of all combinations.")
     ] = None,
-    objective: Objective = "train",
+    objective: RankedBy = "validation",
     given: GivenSettings,
     out: Annotated[Path, typer.Option(help="Folder of the search; an interrupted search resumes.")] = Path("runs/tune"),
     jobs: Jobs = 0,
@@ -41,8 +58,9 @@ def tune(
 ) -> None:
     """Search settings and write best.toml. --preset paper without --grid runs the paper's two stages of 120 rounds."""
     values = given.settings()
-    if objective not in ("train", "test"):
-        raise ConfigError(f"--objective {objective}: expected train or test.")
+    if objective not in OBJECTIVES:
+        raise ConfigError(f"--objective {objective}: expected {', '.join(OBJECTIVES)}.")
+    kind: Objective = objective
     space = parse_space(grid or [], ranges or [])
     by_paper = not space and values.get("preset") == "paper"
     if not space and not by_paper:
@@ -57,7 +75,9 @@ def tune(
     if objective == "test":
         warn("tuning on the test set: its accuracy is no longer a fair estimate")
 
-    kind = cast(Literal["train", "test"], objective)
+    if kind in HELD_OUT and not values.get(kind) and not quiet:
+        whose = "the training samples" if kind == "validation" else "each client's samples"
+        print(f"{kind} = {SHARE:g}: this share of {whose} is held out to rank the trials")
     with Screen(quiet).live() as screen:
         search = Search(values, out, objective=kind, jobs=jobs, watch=screen.watch, should_stop=screen.should_stop)
         if trials is not None:

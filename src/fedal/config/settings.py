@@ -99,6 +99,12 @@ class Config(BaseModel):
     public_size: int | None = setting(
         None, "number of public samples (default: the dataset's, else 1000 or a quarter of the training set)", ge=1,
         sites=False, changes="weights")
+    validation: float = setting(
+        0.0, "share of the training samples, after the public set, that belongs to no client and is only measured on",
+        ge=0, lt=1, sites=False, changes="weights", option=True)
+    own_validation: float = setting(
+        0.0, "share of each client's own samples that it does not train on and is measured on", ge=0, lt=1,
+        sites=False, changes="weights")
     batch_size: int = setting(32, "samples per private and per public batch", ge=2, sites=True, changes="weights")
     optimizer: Literal["adam", "sgd"] = setting(
         "adam", "optimizer of each client, kept over the whole run", sites=True, changes="weights")

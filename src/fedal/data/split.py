@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,8 @@ class DataSplit:
     public: Indices | None  # indices of training samples, or None when public_x came from elsewhere
     public_x: NDArray[np.float32]
     leftovers: int
+    validation: Indices | None = None  # training samples that belong to no client
+    held_out: Mapping[str, Indices] = field(default_factory=dict)  # a client's own samples that it does not train on
 
     @property
     def task(self) -> Task:
@@ -64,8 +66,10 @@ class DataSplit:
         arrays["class_counts"] = self.class_counts()
         arrays["leftovers"] = np.array(self.leftovers)
         arrays["fingerprint"] = np.frombuffer(_fingerprint(self.dataset), np.uint8)
-        if self.public is not None:
-            arrays["public"] = self.public
+        arrays |= {f"held_out/{name}": part for name, part in self.held_out.items()}
+        for name, part in {"public": self.public, "validation": self.validation}.items():
+            if part is not None:
+                arrays[name] = part
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
         write_atomically(path, buffer.getvalue())
@@ -78,20 +82,25 @@ class SavedSplit:
     clients: dict[str, Indices]
     public: Indices | None
     leftovers: int
+    validation: Indices | None
+    held_out: dict[str, Indices]
 
 
 def read_split(path: Path, dataset: Dataset) -> SavedSplit:
     """The partition that was saved with a run; refused when the data are not the ones it was made for."""
     with _reading(path), np.load(path, allow_pickle=False) as saved:
         arrays = {name: saved[name] for name in saved.files}
-        clients = {name.removeprefix("client/"): arrays[name] for name in arrays if name.startswith("client/")}
+        clients, held_out = (
+            {name.removeprefix(kind): part for name, part in arrays.items() if name.startswith(kind)}
+            for kind in ("client/", "held_out/")
+        )
         fingerprint, leftovers = arrays["fingerprint"].tobytes(), int(arrays["leftovers"])
     if fingerprint != _fingerprint(dataset):
         raise CheckpointError(
             f"{path} was made for other training data than {dataset.name} holds now. "
             "Put the original data back, or start a new run."
         )
-    return SavedSplit(clients, arrays.get("public"), leftovers)
+    return SavedSplit(clients, arrays.get("public"), leftovers, arrays.get("validation"), held_out)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ def plan_federation(config: Config, deployment: Deployment) -> ServerPlan:
     code = named_code(config.model_dump(mode="json"))
     if code and config.method in code:
         raise ConfigError(f'method "{code[0]}" is custom code; sites import nothing that a server names.')
+    for name in ("validation", "own_validation"):
+        if share := getattr(config, name):
+            raise ConfigError(f"{name} = {share:g}: only a simulation holds out validation data. Remove this setting.")
     if deployment.n_classes is not None and config.public is not None:
         public_x = data_sources.load_public_npz(config.public)
         return ServerPlan(config, deployment, Task("own", public_x.shape[1:], deployment.n_classes), public_x)

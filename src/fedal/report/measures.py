@@ -28,6 +28,7 @@ class Measure:
 
 
 TESTS = "global test set (during training: a fixed stratified part of it)"
+CHECKS = "validation set: training samples of all classes that belong to no client (during training: a fixed part)"
 UPLOADS = "the outputs on public batches uploaded in the round"
 OWN_TESTS = "each site's own test data, which never leave it"
 OVER_ALL = "mean over clients, then over seeds"
@@ -48,6 +49,19 @@ SPREAD = Measure(
 SERVER = Measure(
     "server_test_accuracy", "server's model", "the server's", TESTS, "mean over seeds",
     "How often the server's own model is right, if the method trains one.",
+)  # fmt: skip
+VALIDATION = Measure(
+    "validation_accuracy", "validation accuracy", "each client's own", CHECKS, OVER_ALL,
+    "What settings are chosen by, so that the test set remains a fair judge. Recorded if `validation` is set.",
+)  # fmt: skip
+VALIDATION_WORST = Measure(
+    "validation_accuracy_min", "worst client in validation", "the least accurate client's", CHECKS,
+    "lowest client, then mean over seeds", "The validation accuracy of the client for which it is lowest.",
+)  # fmt: skip
+OWN_VALIDATION = Measure(
+    "own_validation_accuracy", "accuracy on own held-out data", "each client's own",
+    "samples of the client that it does not train on", OVER_ALL,
+    "How well a client does on data like its own. It sees little of the others' knowledge: most clients lack classes.",
 )  # fmt: skip
 OWN = Measure(
     "own_test_accuracy", "accuracy on local test data", "each site's own", OWN_TESTS,
@@ -107,8 +121,8 @@ FORGOTTEN_OWN = Measure(
 )  # fmt: skip
 
 CURVES: Sequence[Measure] = (
-    ACCURACY, WORST, OWN, OWN_WORST, SERVER, GAIN, FORGOTTEN_GLOBAL, FORGOTTEN_OWN, DISAGREEMENT, DISCRIMINATOR,
-    ADVERSARIAL, PARTICIPANTS,
+    ACCURACY, WORST, VALIDATION, VALIDATION_WORST, OWN_VALIDATION, OWN, OWN_WORST, SERVER, GAIN, FORGOTTEN_GLOBAL,
+    FORGOTTEN_OWN, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL, PARTICIPANTS,
 )  # fmt: skip
 
 UPLOADED = Measure(

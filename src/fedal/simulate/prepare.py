@@ -13,6 +13,7 @@ from fedal.config import Config
 from fedal.data.dataset import Dataset
 from fedal.data.partition import divide, draw_public
 from fedal.data.split import DataSplit, read_split
+from fedal.data.strata import stratified_subset
 from fedal.errors import CheckpointError, ConfigError, DataError
 from fedal.seeding import Indices, partition_generator
 
@@ -38,7 +39,7 @@ def load_dataset(config: Config) -> Dataset:
 def prepare_split(
     config: Config, dataset: Dataset | None = None, public_x: NDArray[np.float32] | None = None
 ) -> DataSplit:
-    """Draws the public set first, then partitions the rest among the clients."""
+    """Draws the public set first, then the validation set, and partitions the rest among the clients."""
     dataset = dataset or load_dataset(config)
     if public_x is None and config.public is not None:
         public_x = data_sources.load_public_npz(config.public)
@@ -65,6 +66,10 @@ def prepare_split(
             f"the public set has {len(public_x)} samples, fewer than batch_size = {config.batch_size}. "
             "Try a larger public_size or a smaller batch_size."
         )
+    validation: Indices | None = None
+    if config.validation:
+        validation = rest[_held_out(config, "validation", dataset.train_y[rest])]
+        rest = np.setdiff1d(rest, validation, assume_unique=True)
     partition = divide(
         config.partition or default_partition(config),
         dataset.train_y[rest],
@@ -76,7 +81,24 @@ def prepare_split(
         client_names=config.client_names,
     )
     clients = {name: rest[part] for name, part in zip(config.client_names, partition.clients, strict=True)}
-    return DataSplit(dataset, clients, public, public_x, partition.leftovers)
+    held_out: dict[str, Indices] = {}
+    if config.own_validation:
+        held_out = {n: own[_held_out(config, "own_validation", dataset.train_y[own], n)] for n, own in clients.items()}
+        clients = {n: np.setdiff1d(own, held_out[n], assume_unique=True) for n, own in clients.items()}
+    return DataSplit(dataset, clients, public, public_x, partition.leftovers, validation, held_out)
+
+
+def _held_out(config: Config, setting: str, labels: NDArray[np.int64], client: str = "") -> Indices:
+    """A stratified share of these samples, for validation; which they are depends on nothing but the seed."""
+    share, n = getattr(config, setting), len(labels)
+    size = round(share * n)
+    if not 0 < size < n:
+        whose = f'of the {n} samples of client "{client}"' if client else f"of {n} training samples"
+        raise ConfigError(
+            f"{setting} = {share:g}: {whose}, {size} would be held out; expected at least 1, and 1 to train on. "
+            "Try another share, or 0."
+        )
+    return stratified_subset(labels, size, config.seed, setting, client)
 
 
 def restore_split(
@@ -95,7 +117,8 @@ def restore_split(
     if public_x is None:
         raise CheckpointError(f"{path}: this run used public inputs passed in Python; pass them to resume() again.")
     clients = {name: saved.clients[name] for name in config.client_names}
-    return DataSplit(dataset, clients, saved.public, public_x, saved.leftovers)
+    held_out = {name: saved.held_out[name] for name in clients if name in saved.held_out}
+    return DataSplit(dataset, clients, saved.public, public_x, saved.leftovers, saved.validation, held_out)
 
 
 def public_size(config: Config, dataset: Dataset) -> int:

@@ -13,7 +13,7 @@ import torch
 
 from fedal.messages import Outputs
 from fedal.methods.server import Uploads, stack_outputs
-from fedal.metrics import TEST_METRICS, disagreement
+from fedal.metrics import disagreement
 from fedal.records.observed import client_numbers, mean_numbers, numbers
 from fedal.records.rows import Moment, Record, is_recorded, over_clients
 from fedal.simulate.assemble import Assembly
@@ -58,24 +58,22 @@ class Recorder:
         self._observed = self._federation.observed()
         if not self._seen.recorded:
             return
-        some, before = self._view.some_tests, self._seen.after_local
-        extra = self._extra(some)
+        before, extra = self._seen.after_local, self._extra(whole=False)
         if before:
             in_order = {name: before[name] for name in self._view.clients if name in before}
             self._write(self._moment(rounds, "after_local"), in_order, extra, present, seconds)
         measured = self._panel.ends()
         extra |= mean_over_clients(measured) | self._client_means()
-        self._write(self._moment(rounds), self._view.evaluate_all(some), extra, present, seconds, measured)
+        self._write(self._moment(rounds), self._view.evaluate_all(), extra, present, seconds, measured)
 
     def start(self, seconds: float) -> None:
         """Writes the rows of iteration 0: the untrained models, where every curve begins."""
-        some = self._view.some_tests
-        tested = self._view.evaluate_all(some)
-        self._write(self._moment(0), tested, self._extra(some), list(tested), seconds)
+        tested = self._view.evaluate_all()
+        self._write(self._moment(0), tested, self._extra(whole=False), list(tested), seconds)
 
     def final(self, rounds: int, seconds: float) -> dict[str, Any]:
-        """Writes the final rows, which tables use: all clients on the whole test set. Returns the run's row."""
-        tested, extra = self._view.evaluate_all(self._view.all_tests), self._extra(self._view.all_tests)
+        """Writes the final rows, which tables use: all clients on all evaluation data. Returns the run's row."""
+        tested, extra = self._view.evaluate_all(whole=True), self._extra(whole=True)
         extra |= self._client_means()
         return self._write(self._moment(rounds, final=True), tested, extra, list(tested), seconds)
 
@@ -98,7 +96,7 @@ class Recorder:
         if not self._seen.recorded or phase != "after_local":
             return
         if self._config.eval_after_local:
-            self._seen.after_local[client] = self._view.evaluate(client, self._view.some_tests)
+            self._seen.after_local[client] = self._view.evaluate(client)
         self._panel.trained(client)
 
     def _exchanged(self, uploads: Uploads) -> None:
@@ -111,7 +109,7 @@ class Recorder:
     def _moment(self, rounds: int, phase: str = "after_global", *, final: bool = False) -> Moment:
         return Moment(rounds, rounds * self._config.tau, phase, final)
 
-    def _extra(self, tests: torch.Tensor) -> dict[str, float]:
+    def _extra(self, *, whole: bool) -> dict[str, float]:
         """Values about the server and the exchanges."""
         server = self._federation.server
         extra = numbers(server.observed, "the server")
@@ -119,7 +117,8 @@ class Recorder:
         if zeta is not None:
             extra["disagreement"] = zeta
         if server.learner is not None:
-            extra["server_test_accuracy"] = self._view.test_accuracy(server.learner, tests)
+            measured = self._view.tests.evaluate(server.learner, whole=whole)
+            extra["server_test_accuracy"] = measured["test_accuracy"]
         return extra
 
     def _client_means(self) -> dict[str, float]:
@@ -135,7 +134,7 @@ class Recorder:
         columns: Columns | None = None,
     ) -> dict[str, Any]:
         own = {} if moment.phase == "after_local" else client_numbers(self._observed)
-        on = {"test_samples": len(self._view.all_tests if moment.final else self._view.some_tests)}
+        on = {f"{data.name}_samples": len(data.used(whole=moment.final)) for data in self._view.common_sets}
         clients = {
             client: {
                 "model": self._models[client],
@@ -147,7 +146,8 @@ class Recorder:
             }
             for client, values in tested.items()
         }
-        columns_of = {name: [values[name] for values in tested.values()] for name in TEST_METRICS}
+        names = next(iter(tested.values()))  # the same for every client
+        columns_of = {name: [values[name] for values in tested.values()] for name in names}
         measured = {key: value for name, each in columns_of.items() for key, value in over_clients(name, each).items()}
         row = self._record.write(
             moment, self._federation.wire, present, seconds, measured=measured | on, extra=extra, clients=clients

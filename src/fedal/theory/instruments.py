@@ -53,7 +53,7 @@ class Forgetting(Instrument):
         return {n: {**self._rows[n], "own_after_transfer": a} for n, a in zip(trained, after, strict=True)}
 
     def _on_global(self, client: str) -> float:
-        return self._view.evaluate(client, self._view.some_tests)["test_accuracy"]
+        return self._view.test_accuracy(client)
 
     def _on_own(self, client: str) -> float:
         x, y = self._view.private[client]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedal.config import Config
 from fedal.data.split import DataSplit
+from fedal.data.strata import stratified_subset
 from fedal.data.streams import Samples
 from fedal.discriminator import Discriminator
 from fedal.engine.loop import Federation, Workers
@@ -18,7 +21,7 @@ from fedal.engine.player import LocalPlayer
 from fedal.errors import FedalError
 from fedal.learners.base import Learner
 from fedal.methods.client import ClientLogic
-from fedal.metrics import accuracy, evaluate, stratified_subset
+from fedal.metrics import evaluate
 from fedal.precision import dtype_of
 from fedal.seeding import Indices, philox_key, raw_bits
 
@@ -28,6 +31,30 @@ Columns = dict[str, dict[str, float]]
 SERVER = ""
 
 MAX_SAMPLES = 1024  # of each client's data and of the public set
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Labelled samples that no client trains on. Rows during training use `some` of them, final rows all."""
+
+    name: str  # begins the names of its columns
+    samples: Samples
+    labels: Tensor
+    some: Tensor
+
+    @classmethod
+    def of(cls, name: str, x: NDArray[np.float32], y: NDArray[np.int64], config: Config) -> EvaluationSet:
+        """Stages the samples; `some` is a stratified part, fixed by the seed."""
+        some = stratified_subset(y, config.eval_samples, config.seed)
+        labels, chosen = (torch.as_tensor(values, device=config.device) for values in (y, some))
+        return cls(name, Samples(x, dtype_of(config.precision), config.device), labels, chosen)
+
+    def used(self, *, whole: bool) -> Tensor:
+        return torch.arange(len(self.labels), device=self.labels.device) if whole else self.some
+
+    def evaluate(self, learner: Learner, *, whole: bool) -> dict[str, float]:
+        """The columns of a model, such as `test_accuracy`."""
+        return evaluate(learner, self.samples, self.labels, self.used(whole=whole), self.name)
 
 
 class FederationView:
@@ -43,12 +70,10 @@ class FederationView:
     ) -> None:
         self.config, self.split, self.federation, self.learners = config, split, federation, learners
         self.workers = workers
-        data, seed = split.dataset, config.seed
-        self._tests = Samples(data.test_x, dtype_of(config.precision), config.device)
-        self._test_labels = torch.as_tensor(data.test_y, device=config.device)
-        self.all_tests = torch.arange(len(data.test_y), device=config.device)
-        some = stratified_subset(data.test_y, config.eval_samples, seed)
-        self.some_tests = torch.as_tensor(some, device=config.device)  # used for the rows during training
+        data = split.dataset
+        self.tests = EvaluationSet.of("test", data.test_x, data.test_y, config)
+        self.validation = None if split.validation is None else self._kept_back("validation", split.validation)
+        self._held_out = {client: self._kept_back("own_validation", part) for client, part in split.held_out.items()}
 
     @property
     def discriminator(self) -> Discriminator | None:
@@ -63,20 +88,34 @@ class FederationView:
         players = {player.names: player for player in self.federation.players if isinstance(player, LocalPlayer)}
         return players[client,].logic
 
-    def test_accuracy(self, learner: Learner, indices: Tensor) -> float:
-        """The accuracy of a model on these test samples."""
-        return accuracy(learner, self._tests, self._test_labels, indices)
-
-    def evaluate_all(self, indices: Tensor) -> Columns:
-        found = self.workers.map(lambda client: self.evaluate(client, indices), self.clients)
+    def evaluate_all(self, *, whole: bool = False) -> Columns:
+        found = self.workers.map(lambda client: self.evaluate(client, whole=whole), self.clients)
         return dict(zip(self.clients, found, strict=True))
 
-    def evaluate(self, client: str, indices: Tensor) -> dict[str, float]:
-        """All measurements of a client's model on these test samples."""
+    def evaluate(self, client: str, *, whole: bool = False) -> dict[str, float]:
+        """All measurements of a client's model on test data and, if there are any, on validation data."""
+        sets = [*self.common_sets, *([self._held_out[client]] if client in self._held_out else [])]
+        return {name: value for each in sets for name, value in self._on(each, client, whole=whole).items()}
+
+    def test_accuracy(self, client: str) -> float:
+        """The accuracy of a client's model on the test samples that are used during training."""
+        return self._on(self.tests, client)["test_accuracy"]
+
+    @property
+    def common_sets(self) -> list[EvaluationSet]:
+        """The data on which all clients are evaluated."""
+        return [self.tests, *([self.validation] if self.validation is not None else [])]
+
+    def _on(self, data: EvaluationSet, client: str, *, whole: bool = False) -> dict[str, float]:
         try:
-            return evaluate(self.learners[client], self._tests, self._test_labels, indices)
+            return data.evaluate(self.learners[client], whole=whole)
         except FedalError as error:
             raise type(error)(f'client "{client}": {error}') from None
+
+    def _kept_back(self, name: str, indices: Indices) -> EvaluationSet:
+        """Training samples that the split keeps back from training."""
+        data = self.split.dataset
+        return EvaluationSet.of(name, data.train_x[indices], data.train_y[indices], self.config)
 
     @cached_property
     def private(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -107,5 +146,5 @@ class FederationView:
         draws = raw_bits(philox_key(self.config.seed, "instruments", owner), 0, n)
         return np.sort(np.argsort(draws, kind="stable")[:MAX_SAMPLES])
 
-    def _staged(self, x: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
+    def _staged(self, x: NDArray[np.float32]) -> Tensor:
         return torch.as_tensor(x).to(device=self.config.device, dtype=dtype_of(self.config.precision))

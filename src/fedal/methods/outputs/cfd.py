@@ -32,7 +32,7 @@ class CFDOptions(ServerDistillationOptions):
     b_down: int = Field(1, ge=1, le=UNQUANTISED, description="bits of the quantiser for replies; 32: no quantiser")
     delta: bool = Field(True, description="send only soft labels that changed since the sample was last sent")
     server_steps: int = Field(5, ge=1, description="steps of the server's model on each public batch")
-    warmup: int = Field(50, ge=0, description="initial iterations in which the server learns but does not teach yet")
+    warmup: int = Field(100, ge=0, description="initial iterations in which the server learns but does not teach yet")
 
 
 def codecs(options: CFDOptions, n_samples: int, n_classes: int) -> dict[str, LabelCodec]:

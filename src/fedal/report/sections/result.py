@@ -87,7 +87,8 @@ def _columns(overview: Overview) -> dict[str | tuple[str, str], Cell]:
         return lambda group: size(group.mean(measure.key) / (group.client_count or 1))
 
     own = () if overview.only_servers else (measures.OWN, measures.OWN_WORST)
-    others = (*own, measures.SERVER, measures.DISAGREEMENT, measures.DISCRIMINATOR, measures.ADVERSARIAL)
+    checks = (measures.VALIDATION, measures.OWN_VALIDATION)
+    others = (*own, *checks, measures.SERVER, measures.DISAGREEMENT, measures.DISCRIMINATOR, measures.ADVERSARIAL)
     return {
         (overview.accuracy.name, "mean ± std over seeds"): lambda group: _accuracy(group, overview.accuracy),
         (overview.worst.name, "mean over seeds"): value(overview.worst),
