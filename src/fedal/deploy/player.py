@@ -11,8 +11,10 @@ from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.seats import Seat, Validate
 from fedal.engine.loop import Item, Result
 from fedal.engine.player import PlayerUploads
+from fedal.errors import NonFiniteError, WireError
 from fedal.learners.base import State
 from fedal.messages import Message
+from fedal.methods.server import ServerLogic
 from fedal.wire import Wire
 
 
@@ -62,15 +64,20 @@ class SitePlayer:
     def load_states(self, states: Mapping[str, State]) -> None: ...
 
 
-def upload_check(reader: Reader, expected_batch: Callable[[int, int], str | None]) -> Validate:
+def upload_check(reader: Reader, server: ServerLogic) -> Validate:
     """Returns a function that reads a site's upload and raises Refused unless it belongs to this exchange."""
-    expected_in = lru_cache(maxsize=1)(expected_batch)  # the same for all uploads of an exchange
+    expected_in = lru_cache(maxsize=1)(server.expected_batch)  # the same for all uploads of an exchange
 
     def check(site: str, upload: pb.Upload) -> Message:
         message = reader.read(upload.payload)
         expected = expected_in(upload.round, upload.exchange)
-        if (upload.batch or None if message.about_batch else None) != expected:
-            raise Refused(Code.WRONG_BATCH, f"an answer for batch {upload.batch[:40]!r}; expected {expected}.")
+        if message.about_batch != (expected is not None) or (upload.batch or None) != expected:
+            found = f"batch {upload.batch[:40]!r}" if message.about_batch else "no batch"
+            raise Refused(Code.WRONG_BATCH, f"{type(message).__name__} for {found}; expected {expected}.")
+        try:
+            server.refuse_unfit(site, message, upload.round, upload.exchange)
+        except (WireError, NonFiniteError) as error:
+            raise Refused(Code.CONTENT, f"{type(message).__name__}: {error}") from None
         return message
 
     return check

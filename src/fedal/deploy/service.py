@@ -78,7 +78,7 @@ class Service:
         sizes = axis_lengths(config, plan.task, width)
         self.server = build_server(config, plan.task, public, models, width)
         self.wire = ReadWire(method.up, method.down, sizes, dtype)
-        check = upload_check(Reader(method.up, sizes, dtype), self.server.expected_batch)
+        check = upload_check(Reader(method.up, sizes, dtype), self.server)
         self.seats = {name: Seat(name, deployment.policy, check, deployment.deadline_s) for name in config.client_names}
         self._players = {name: SitePlayer(seat) for name, seat in self.seats.items()}
         workers = InTurn(lambda: self.grpc_server.flush())
