@@ -112,7 +112,9 @@ class LabelCodec:
         """Raises WireError for bytes that `decode` would refuse, after a `reset` if it `begins`. Changes nothing."""
         self._parsed(packed, ids, dtype, known=not begins)
 
-    def _parsed(self, packed: Tensor, ids: Indices, dtype: torch.dtype, *, known: bool) -> Tensor | list[Sequence[int]]:
+    def _parsed(
+        self, packed: Tensor, ids: Indices, dtype: torch.dtype, *, known: bool
+    ) -> Tensor | Sequence[Sequence[int]]:
         """The code of each sample; the soft labels themselves if there is no quantiser. `known`: codes were kept."""
         if self._bits == UNQUANTISED:
             size = len(ids) * self._n_classes * dtype.itemsize
