@@ -259,8 +259,23 @@ class Prototypes(Message):
     about_batch = False
 
 
+class _Counted:
+    """A table with one row per class, and the number of samples or clients behind each row."""
+
+    values: Tensor
+    counts: Tensor
+
+    integer_fields: ClassVar[dict[str, str]] = {"counts": "int32"}
+    ranges: ClassVar[dict[str, Range]] = {"counts": Range(0, 2**31 - 1)}
+    about_batch: ClassVar[bool] = False
+
+    def misfit(self) -> Misfit | None:
+        wrong = ((self.counts == 0) & self.values.any(-1)).nonzero()
+        return Misfit("values", f"has values in row {int(wrong[0])}, whose count is 0") if len(wrong) else None
+
+
 @dataclass(frozen=True)
-class ClassOutputs(Message):
+class ClassOutputs(_Counted, Message):
     """Mean probabilities per class, row l over samples of label l, and the number of samples (up) or other clients
     (down) behind each row; 0 marks an empty row: 4 * K * K + 4 * K bytes."""
 
@@ -269,16 +284,10 @@ class ClassOutputs(Message):
 
     leak = Leak.CLASS_OUTPUTS | Leak.LABEL_COUNTS
     layout = {"values": ("K", "K"), "counts": ("K",)}  # noqa: RUF012
-    integer_fields = {"counts": "int32"}  # noqa: RUF012
-    ranges = {"counts": Range(0, 2**31 - 1)}  # noqa: RUF012
-    about_batch = False
-
-    def misfit(self) -> Misfit | None:
-        return _row_without_samples(self.values, self.counts)
 
 
 @dataclass(frozen=True)
-class ClassInputs(Message):
+class ClassInputs(_Counted, Message):
     """Mean inputs per class, and the number of samples (up) or other clients (down) behind each row; 0 marks an
     empty row: 4 * K * x + 4 * K bytes."""
 
@@ -287,12 +296,6 @@ class ClassInputs(Message):
 
     leak = Leak.CLASS_INPUTS | Leak.LABEL_COUNTS
     layout = {"values": ("K", "x"), "counts": ("K",)}  # noqa: RUF012
-    integer_fields = {"counts": "int32"}  # noqa: RUF012
-    ranges = {"counts": Range(0, 2**31 - 1)}  # noqa: RUF012
-    about_batch = False
-
-    def misfit(self) -> Misfit | None:
-        return _row_without_samples(self.values, self.counts)
 
 
 @dataclass(frozen=True)
@@ -374,9 +377,3 @@ class Weights(Message):
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Weights:
         return replace(self, values=tensors)
-
-
-def _row_without_samples(rows: Tensor, counts: Tensor) -> Misfit | None:
-    """The first row that is not zero although no sample or client is behind it."""
-    wrong = ((counts == 0) & rows.any(-1)).nonzero()
-    return Misfit("values", f"has values in row {int(wrong[0])}, whose count is 0") if len(wrong) else None

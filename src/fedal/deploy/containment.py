@@ -1,7 +1,7 @@
 """Containment: one site's content never ends the server.
 
 The checks of the reader should refuse all content that a server's half cannot use. If a half raises all the same, this
-finds the site whose uploads cause it: it plays the round again on a copy of the half, with the uploads of one site
+finds the site whose uploads cause it: it runs the round again on a copy of the half, with the uploads of one site
 alone. The service then runs the round again without that site. If no single site is the cause, the half has a defect.
 """
 
@@ -74,13 +74,13 @@ class Containment:
         chosen, half, wire = set(sites), self._make_copy(), self._make_wire()
         half.load_state_dict(self._start)
         try:
-            playing = half.round(t, self._roster)
-            next(playing)
+            running = half.round(t, self._roster)
+            next(running)
             for uploads in self._uploads:
                 mine = {site: message for site, message in uploads.items() if site in chosen}
                 if not mine:
                     return False
-                replies, ended = _replies(playing, mine)
+                replies, ended = _replies(running, mine)
                 for site in mine:
                     wire.down(site, replies[site])
                 if ended:
@@ -90,9 +90,9 @@ class Containment:
         return False
 
 
-def _replies(playing: object, uploads: Uploads) -> tuple[dict[str, object], bool]:
+def _replies(running: object, uploads: Uploads) -> tuple[dict[str, object], bool]:
     """The half's replies, and whether its round has ended."""
     try:
-        return playing.send(uploads), False  # type: ignore[attr-defined]
+        return running.send(uploads), False  # type: ignore[attr-defined]
     except StopIteration as stop:
         return stop.value, True

@@ -181,7 +181,8 @@ class Seat:
                 self._must_save = request.begin.save
                 if request.begin.restore or self._policy == "continue":  # a restarted process can answer too
                     self._lost = ""
-            if self._link is not None:
+            is_over = awaits is not None and self._lost != ""  # the round of a lost site ends before it begins
+            if self._link is not None and not is_over:
                 self._link.send(request)
 
     def wait(self) -> Answer:

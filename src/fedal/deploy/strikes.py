@@ -2,7 +2,7 @@
 
 Refused content is a strike that stays. An absence is one for a limited time, so an honest site with a bad link is not
 banned after a thousand rounds, and a hostile one can waste only a few percent of the time. The operator readmits a site
-with a file in the server's folder: whoever can write there is the operator, and the server need not run.
+with a file in the server's folder: only the operator can write there, and the server need not run.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Strikes:
                         int(found[site]["refused"]), [now] * int(found[site]["absences"]), str(found[site]["reason"]),
                         bool(found[site]["quarantined"]), bool(found[site]["behind"]),
                     )
-                    for site in self._sites.keys() & {*found}
+                    for site in self._sites.keys() & found.keys()
                 },
             )  # fmt: skip
-        except (CheckpointError, AttributeError) as error:
+        except (CheckpointError, AttributeError) as error:  # a list has no keys
             self._log("warning", text=f"{error} All strikes are forgotten.")
 
     def refused(self, site: str, reason: str) -> None:
