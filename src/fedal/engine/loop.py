@@ -163,7 +163,7 @@ class Federation:
         return {n: passed[n] for n in self.roster if n in passed}
 
     def _down(self, t: int, exchange: int, turns: list[_Turn], replies: Replies | None) -> None:
-        """Gives the replies to the players: to all, or to none if one reply is invalid."""
+        """Delivers the replies to the players: to all, or to none if one reply is invalid."""
         try:
             passed = [
                 (turn, {n: self.wire.down(n, _reply_to(n, replies)) for n in turn.player.names}) for turn in turns
