@@ -28,7 +28,7 @@ LAYERS = [  # parts on one line do not import each other
     ["config", "engine"],
     ["methods"],
     ["discriminator", "quantise", "wire", "metrics"],
-    ["learners"],
+    ["learners", "content"],
     ["messages", "losses", "aggregate", "data"],
     ["models"],
     ["seeding", "durable", "finite", "precision", "user_code", "facts", "kernels", "machine", "installation"],

@@ -1,8 +1,8 @@
 """The messages that may cross the wire; nothing else may.
 
 A message is a frozen dataclass of tensors. Its `layout` names the axes of each tensor, so that the wire can check it
-before use; its `leak` states what it reveals. Plain integers, such as how many clients responded, travel in the header
-and are not payload.
+before use; its `ranges` and `misfit` state what its integers may be and how its fields belong together; its `leak`
+states what it reveals. Plain integers, such as how many clients responded, travel in the header and are not payload.
 
 Axes: B samples of the public batch, B-1 the other samples of that batch, K classes, d the width of the features, x the
 elements of one input, C an option of the method (`Method.axes`), * any length.
@@ -14,9 +14,27 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from fedal.lazy import Tensor, torch
+
+LARGEST = 1e6  # limit for values from a network: far above any realistic logit, far below overflow of a sum
+MOST_SAMPLES = 2**53 - 1  # the largest count that a double holds exactly
+MOST_CLIENTS = 2**31 - 1
+
+
+class Range(NamedTuple):
+    """The values of an integer: `low` <= value <= `high`; a named axis stands for its last index."""
+
+    low: int
+    high: int | str
+
+
+class Misfit(NamedTuple):
+    """What is wrong with the content of a message: the field, what was found and what was expected."""
+
+    field: str
+    text: str
 
 
 class Leak(enum.Flag):
@@ -69,6 +87,7 @@ class Message:
     leak: ClassVar[Leak] = Leak.NOTHING
     layout: ClassVar[dict[str, tuple[str, ...]]] = {}
     integer_fields: ClassVar[dict[str, str]] = {}  # integer field -> its torch dtype
+    ranges: ClassVar[dict[str, Range]] = {}  # integer field -> its values; every header field has a range
     about_batch: ClassVar[bool] = True  # whether it concerns the public batch of the exchange
     size: ClassVar[str] = ""  # its size as text, where it does not follow from the layout
 
@@ -95,6 +114,10 @@ class Message:
     def axes_of(self, name: str) -> tuple[str, ...] | None:
         """The axis names of one of `tensors()`; None if any shape is allowed."""
         return self.layout[name]
+
+    def misfit(self) -> Misfit | None:
+        """How the fields contradict each other, if they do. Called when shapes, dtypes and ranges are right."""
+        return None
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Message:
         """A copy of the message with other tensors, for its receiver."""
@@ -134,6 +157,7 @@ class Consensus(Message):
 
     leak = Leak.PUBLIC_OUTPUTS
     layout = {"mean": ("B", "K")}  # noqa: RUF012
+    ranges = {"count": Range(1, MOST_CLIENTS)}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
@@ -146,6 +170,7 @@ class Guidance(Message):
 
     leak = Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS
     layout = {"mean": ("B", "K"), "grad": ("B", "K")}  # noqa: RUF012
+    ranges = {"count": Range(1, MOST_CLIENTS)}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
@@ -200,6 +225,7 @@ class FeatureConsensus(Message):
 
     leak = Leak.PUBLIC_FEATURES
     layout = {"mean": ("B", "d")}  # noqa: RUF012
+    ranges = {"count": Range(1, MOST_CLIENTS)}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
@@ -213,8 +239,13 @@ class ClassFeatures(Message):
     leak = Leak.CLASS_FEATURES | Leak.LABEL_COUNTS
     layout = {"rows": ("*", "d"), "counts": ("K",)}  # noqa: RUF012
     integer_fields = {"counts": "int32"}  # noqa: RUF012
+    ranges = {"counts": Range(0, 2**31 - 1)}  # noqa: RUF012
     about_batch = False
     size = "4·K_n·d + 4·K B"
+
+    def misfit(self) -> Misfit | None:
+        seen = int((self.counts > 0).sum())
+        return None if seen == len(self.rows) else Misfit("rows", f"has {len(self.rows)} rows for {seen} classes")
 
 
 @dataclass(frozen=True)
@@ -228,8 +259,23 @@ class Prototypes(Message):
     about_batch = False
 
 
+class _Counted:
+    """A table with one row per class, and the number of samples or clients behind each row."""
+
+    values: Tensor
+    counts: Tensor
+
+    integer_fields: ClassVar[dict[str, str]] = {"counts": "int32"}
+    ranges: ClassVar[dict[str, Range]] = {"counts": Range(0, 2**31 - 1)}
+    about_batch: ClassVar[bool] = False
+
+    def misfit(self) -> Misfit | None:
+        wrong = ((self.counts == 0) & self.values.any(-1)).nonzero()
+        return Misfit("values", f"has values in row {int(wrong[0])}, whose count is 0") if len(wrong) else None
+
+
 @dataclass(frozen=True)
-class ClassOutputs(Message):
+class ClassOutputs(_Counted, Message):
     """Mean probabilities per class, row l over samples of label l, and the number of samples (up) or other clients
     (down) behind each row; 0 marks an empty row: 4 * K * K + 4 * K bytes."""
 
@@ -238,12 +284,10 @@ class ClassOutputs(Message):
 
     leak = Leak.CLASS_OUTPUTS | Leak.LABEL_COUNTS
     layout = {"values": ("K", "K"), "counts": ("K",)}  # noqa: RUF012
-    integer_fields = {"counts": "int32"}  # noqa: RUF012
-    about_batch = False
 
 
 @dataclass(frozen=True)
-class ClassInputs(Message):
+class ClassInputs(_Counted, Message):
     """Mean inputs per class, and the number of samples (up) or other clients (down) behind each row; 0 marks an
     empty row: 4 * K * x + 4 * K bytes."""
 
@@ -252,8 +296,6 @@ class ClassInputs(Message):
 
     leak = Leak.CLASS_INPUTS | Leak.LABEL_COUNTS
     layout = {"values": ("K", "x"), "counts": ("K",)}  # noqa: RUF012
-    integer_fields = {"counts": "int32"}  # noqa: RUF012
-    about_batch = False
 
 
 @dataclass(frozen=True)
@@ -280,6 +322,7 @@ class Codes(Message):
     leak = Leak.PUBLIC_OUTPUTS
     layout = {"packed": ("*",)}  # noqa: RUF012
     integer_fields = {"packed": "uint8"}  # noqa: RUF012
+    ranges = {"packed": Range(0, 255), "begins": Range(0, 1)}  # noqa: RUF012
     size = "4 to 20 B"  # delta coding, one bit: a change bit per sample, ceil(log2 K) more for each change
 
 
@@ -294,6 +337,7 @@ class PrivateSamples(Message):
     leak = Leak.PRIVATE_FEATURES | Leak.PRIVATE_OUTPUTS | Leak.PRIVATE_LABELS
     layout = {"features": ("B", "d"), "values": ("B", "K"), "labels": ("B",)}  # noqa: RUF012
     integer_fields = {"labels": "int32"}  # noqa: RUF012
+    ranges = {"labels": Range(0, "K")}  # noqa: RUF012
     about_batch = False
 
 
@@ -317,6 +361,7 @@ class Weights(Message):
     members: int = 1
 
     leak = Leak.PARAMETERS | Leak.ARCHITECTURE
+    ranges = {"samples": Range(1, MOST_SAMPLES), "members": Range(1, MOST_CLIENTS)}  # noqa: RUF012
     about_batch = False
     size = "4·weights B"
 

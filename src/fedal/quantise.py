@@ -19,6 +19,7 @@ from math import comb
 from fedal.errors import NonFiniteError, WireError
 from fedal.lazy import Tensor, torch
 from fedal.learners.base import State
+from fedal.messages import LARGEST
 from fedal.seeding import Indices
 
 UNQUANTISED = 32
@@ -101,22 +102,37 @@ class LabelCodec:
 
     def decode(self, packed: Tensor, ids: Indices, dtype: torch.dtype, device: torch.device | str) -> Tensor:
         """The soft labels that the other end encoded; raises WireError for malformed bytes.  -> (B, K)"""
+        codes = self._parsed(packed, ids, dtype, known=True)
+        if isinstance(codes, torch.Tensor):
+            return codes.to(device)
+        self._remember(ids, codes)
+        return dequantise(torch.tensor(codes, device=device), self._bits, dtype)
+
+    def refuse_malformed(self, packed: Tensor, ids: Indices, dtype: torch.dtype, *, begins: bool) -> None:
+        """Raises WireError for bytes that `decode` would refuse, after a `reset` if it `begins`. Changes nothing."""
+        self._parsed(packed, ids, dtype, known=not begins)
+
+    def _parsed(
+        self, packed: Tensor, ids: Indices, dtype: torch.dtype, *, known: bool
+    ) -> Tensor | Sequence[Sequence[int]]:
+        """The code of each sample; the soft labels themselves if there is no quantiser. `known`: codes were kept."""
         if self._bits == UNQUANTISED:
             size = len(ids) * self._n_classes * dtype.itemsize
             if len(packed) != size:
                 raise WireError(f"soft labels arrived as {len(packed)} bytes; expected {size}.")
-            labels = packed.clone().view(dtype).view(len(ids), self._n_classes).to(device)
+            labels = packed.clone().view(dtype).view(len(ids), self._n_classes)
             if not torch.isfinite(labels).all():  # the wire sees only bytes
                 raise NonFiniteError("received soft labels contain non-finite values.")
+            if labels.abs().max() > LARGEST:
+                raise WireError(f"received soft labels hold values beyond {LARGEST:g}.")
             return labels
         bits, m = _BitReader(packed), 2**self._bits - 1
         codes = [
             last if last is not None and not bits.take(1) else code_of(bits.take(self._word_bits), self._n_classes, m)
-            for last in self._last_codes(ids)
+            for last in (self._last_codes(ids) if known else [None] * len(ids))
         ]
         bits.finish()
-        self._remember(ids, codes)
-        return dequantise(torch.tensor(codes, device=device), self._bits, dtype)
+        return codes
 
     def reset(self) -> None:
         """Discards all codes, as if no sample had been sent yet."""

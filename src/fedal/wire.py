@@ -1,8 +1,8 @@
 """The boundary between a client and the server: it checks, copies and counts messages.
 
-It rejects messages that the method does not declare, wrong shapes and dtypes, answers for another public batch, and
-non-finite values. The receiver gets a copy, so neither side can change what the other holds. Every engine runs the
-same checks.
+It rejects messages that the method does not declare, wrong shapes and dtypes, answers for another public batch,
+non-finite values, integers outside their declared range and fields that contradict each other. The receiver gets a
+copy, so neither side can change what the other holds. Every engine runs the same checks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedal.content import ContentCheck
 from fedal.errors import NonFiniteError, WireError
 from fedal.finite import is_finite
 from fedal.lazy import Tensor, torch
@@ -36,6 +37,7 @@ class Wire:
             for name, axes in kind.layout.items()
             if self._sizes.keys() >= {*axes}
         }
+        self._content = ContentCheck({*self._declared["up"], *self._declared["down"]}, self._sizes)
         self.up_bytes: Counter[str] = Counter()
         self.down_bytes: Counter[str] = Counter()
 
@@ -68,6 +70,10 @@ class Wire:
             for name, tensor in message.tensors().items():
                 self._check(message, name, tensor)
                 size += tensor.nbytes
+            misfit = self._content.misfit(message)
+            if misfit is not None:
+                name = misfit.field
+                raise WireError(f"{misfit.text}.")
         except (WireError, NonFiniteError) as error:
             what = f"{type(message).__name__}.{name} {_where(direction, client_id)}"
             raise type(error)(f"{what} {error}") from None

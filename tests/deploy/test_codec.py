@@ -18,19 +18,20 @@ from fedal.messages import Message, Outputs, Weights
 from optional import needs
 from splits import same_bits
 
-SIZES = {"B": 4, "B-1": 3, "K": 5, "d": 6, "x": 7, "C": 2, "*": 9}
+SIZES = {"B": 4, "B-1": 3, "K": 5, "d": 6, "x": 7, "C": 2, "*": 5}
 KINDS = [kind for kind in vars(fedal.messages).values() if isinstance(kind, type) and issubclass(kind, Message)]
 
 
 def example(kind: type[Message]) -> Message:
     if kind is Weights:
         return Weights({"a.weight": torch.randn(3, 2), "steps": torch.tensor(7)}, 5, 2)
-    numbers = {field.name: 3 for field in fields(kind) if field.name not in kind.layout}
+    numbers = {field.name: 1 for field in fields(kind) if field.name not in kind.layout}
     tensors = {}
     for name, axes in kind.layout.items():
         dtype = getattr(torch, kind.integer_fields.get(name, "float32"))
         count = math.prod(SIZES[axis] for axis in axes)
-        tensors[name] = torch.arange(count).reshape([SIZES[axis] for axis in axes]).to(dtype)
+        first = int(name in kind.integer_fields)  # counts from 1: a row for every class
+        tensors[name] = torch.arange(first, first + count).reshape([SIZES[axis] for axis in axes]).to(dtype)
     return kind(**tensors, **numbers)
 
 

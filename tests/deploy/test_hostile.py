@@ -128,7 +128,7 @@ KINDS: dict[str, tuple[Callable[[pb.Upload], Any], str]] = {
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rehearsal, Any]]:
     """A server with two honest sites; the third seat is the attacker's, with a valid certificate."""
-    rehearsal = Rehearsal(tmp_path_factory.mktemp("hostile"), {"deadline_s": 5.0})
+    rehearsal = Rehearsal(tmp_path_factory.mktemp("hostile"), {"deadline_s": 5.0, "max_strikes": 10**6})
     with rehearsal.service() as service:
         for site in SITES[1:]:
             rehearsal.join_in_thread(site, patience_s=0.0)

@@ -140,7 +140,8 @@ def captured(
 ) -> tuple[Rehearsal, list[pb.FromSite]]:
     """Everything that a site sends in a whole run."""
     rounds = request.param
-    rehearsal = Rehearsal(tmp_path_factory.mktemp("captured"), rounds=rounds, checkpoint_every=5)
+    folder = tmp_path_factory.mktemp("captured")
+    rehearsal = Rehearsal(folder, {"max_strikes": 10**6}, rounds=rounds, checkpoint_every=5)
     said: list[pb.FromSite] = []
     original = Site.__init__
 
@@ -172,7 +173,7 @@ def test_replayed_messages_are_refused_and_change_nothing(
     rounds = len(said) // 3
     held: dict[str, Any] = {"rounds_held": [rounds]}
     if setting == "another run":
-        rehearsal, held = Rehearsal(tmp_path, rounds=rounds), {"rounds_held": [0]}
+        rehearsal, held = Rehearsal(tmp_path, {"max_strikes": 10**6}, rounds=rounds), {"rounds_held": [0]}
     (rehearsal.folder / "server/summary.json").unlink(missing_ok=True)
     with rehearsal.service() as service:
         before = state(service)

@@ -36,6 +36,17 @@ def test_participation_and_bytes_are_shown(tmp_path: Path) -> None:
     assert 'data-measure="participants"' in text
 
 
+def test_strikes_are_shown_only_where_there_are_any(tmp_path: Path) -> None:
+    path = write_server(tmp_path / "server")
+    report, _ = write_report([path])
+    assert "in quarantine" not in report.read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in (path / "clients.jsonl").read_text().splitlines()]
+    rows = [row | ({"strikes": 3, "quarantined": True} if row["client"] == "ben" else {}) for row in rows]
+    (path / "clients.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report, _ = write_report([path])
+    assert report.read_text(encoding="utf-8").count("3, in quarantine") == 1
+
+
 def test_targets_clients_and_curves_use_the_accuracy_on_local_data(tmp_path: Path) -> None:
     found = overview(collect([write_server(tmp_path / "server")]))
     data = chart_data(found)

@@ -23,7 +23,7 @@ COMMANDS = (
     train.run, train.resume, compare.compare, tune.tune, paper.paper,
     inspect.partition, inspect.plan, inspect.analyse, inspect.report,
     catalogue.methods, catalogue.datasets, catalogue.models, settings.settings, doctor.doctor,
-    deploy.serve, deploy.join, deploy.status, deploy.export_sites,
+    deploy.serve, deploy.join, deploy.status, deploy.readmit, deploy.export_sites,
 )  # fmt: skip
 
 ADVICE = {

@@ -95,10 +95,27 @@ def status(server: Server, invitation: InvitationFolder = None, insecure: Insecu
     print(f"{reply.federation}: round {reply.round} of {reply.total_rounds}, {reply.state}")
     rows = [
         [s.site, "yes" if s.connected else "no", f"{s.answer_ms:.1f} ms", str(s.up_bytes), str(s.down_bytes),
-         str(s.refused)]
+         str(s.refused), f"{s.strikes}, in quarantine" if s.quarantined else str(s.strikes)]
         for s in reply.sites
     ]  # fmt: skip
-    print_table("Sites", ["site", "connected", "last answer", "up bytes", "down bytes", "refused"], rows)
+    print_table("Sites", ["site", "connected", "last answer", "up bytes", "down bytes", "refused", "strikes"], rows)
+
+
+def readmit(site: Annotated[str, typer.Argument(help="Name of the site.")], config: FederationFile) -> None:
+    """Readmit a site that is in quarantine; run it on the server's machine, whether or not the server runs."""
+    need_deploy()
+    from fedal.deploy.settings import load_federation
+    from fedal.deploy.strikes import readmission
+    from fedal.durable import write_atomically
+
+    run, deployment = load_federation(config)
+    if site not in run.client_names:
+        raise ConfigError(f'{config}: "{site}" is not in the roster; expected one of {", ".join(run.client_names)}.')
+    folder = Path(deployment.folder)
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder. Run this on the server's machine, where `fedal serve` runs.")
+    write_atomically(readmission(folder, site), b"")
+    print(f"{site} is readmitted when it joins again.")
 
 
 def export_sites(

@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedal.content import ContentCheck
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.refusals import Code, Refused
-from fedal.messages import Message
+from fedal.messages import LARGEST, Message
 
 NUMPY = {name: np.dtype(name) for name in ("float32", "float64", "int32", "int64", "uint8")}
 NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in NUMPY}
-LARGEST = 1e6  # limit for outputs and gradients: far above any realistic logit, far below overflow of a sum
 LARGEST_SQUARE = LARGEST**2
 MAX_TENSORS = 4096
 MAX_AXES = 8
@@ -87,6 +87,7 @@ class Reader:
             }
             for kind in self._kinds.values()
         }
+        self._content = ContentCheck(self._kinds.values(), sizes)
         self._any_form = _Form(None, NAMES[dtype])  # Weights: any names and shapes
 
     def read(self, payload: pb.Payload) -> Message:
@@ -107,9 +108,12 @@ class Reader:
             expected = sorted(forms) or "the tensors of a model"
             raise Refused(Code.WRONG_FIELDS, f"{kind.__name__}: wrong tensors; expected {expected}.")
         tensors = {name: _read_tensor(name, tensor, forms.get(name, self._any_form)) for name, tensor in raw.items()}
-        if not forms:
-            return kind(**{kind.payload_fields()[0]: tensors}, **numbers)
-        return kind(**tensors, **numbers)
+        fields: dict[str, Any] = tensors if forms else {kind.payload_fields()[0]: tensors}
+        message = kind(**fields, **numbers)
+        misfit = self._content.misfit(message)
+        if misfit is not None:
+            raise Refused(Code.CONTENT, f"{kind.__name__}.{misfit.field} {misfit.text}.")
+        return message
 
 
 def _read_tensor(name: str, tensor: pb.Tensor, form: _Form) -> Tensor:

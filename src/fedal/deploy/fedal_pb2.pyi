@@ -36,30 +36,34 @@ class Payload(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., numbers: _Optional[_Mapping[str, int]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
 
 class FromSite(_message.Message):
-    __slots__ = ("hello", "upload", "done", "leaving")
+    __slots__ = ("hello", "upload", "done", "leaving", "alive")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     upload: Upload
     done: Done
     leaving: Leaving
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., upload: _Optional[_Union[Upload, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+    alive: Alive
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., upload: _Optional[_Union[Upload, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
 
 class FromServer(_message.Message):
-    __slots__ = ("welcome", "begin", "reply", "finished", "refusal")
+    __slots__ = ("welcome", "begin", "reply", "finished", "refusal", "probe")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     begin: Begin
     reply: Reply
     finished: Finished
     refusal: Refusal
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+    probe: Probe
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_major", "protocol_minor", "federation", "site", "run", "rounds_held", "incarnation", "round", "restart", "session")
@@ -86,7 +90,7 @@ class Hello(_message.Message):
     def __init__(self, protocol_major: _Optional[int] = ..., protocol_minor: _Optional[int] = ..., federation: _Optional[str] = ..., site: _Optional[str] = ..., run: _Optional[str] = ..., rounds_held: _Optional[_Iterable[int]] = ..., incarnation: _Optional[int] = ..., round: _Optional[int] = ..., restart: _Optional[bool] = ..., session: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol_minor", "run", "settings", "dataset", "input_shape", "n_classes", "public_samples", "public_sha256", "total_rounds", "feature_width")
+    __slots__ = ("protocol_minor", "run", "settings", "dataset", "input_shape", "n_classes", "public_samples", "public_sha256", "total_rounds", "feature_width", "behind")
     PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +101,7 @@ class Welcome(_message.Message):
     PUBLIC_SHA256_FIELD_NUMBER: _ClassVar[int]
     TOTAL_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     FEATURE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     protocol_minor: int
     run: str
     settings: str
@@ -107,7 +112,8 @@ class Welcome(_message.Message):
     public_sha256: str
     total_rounds: int
     feature_width: int
-    def __init__(self, protocol_minor: _Optional[int] = ..., run: _Optional[str] = ..., settings: _Optional[str] = ..., dataset: _Optional[str] = ..., input_shape: _Optional[_Iterable[int]] = ..., n_classes: _Optional[int] = ..., public_samples: _Optional[int] = ..., public_sha256: _Optional[str] = ..., total_rounds: _Optional[int] = ..., feature_width: _Optional[int] = ...) -> None: ...
+    behind: bool
+    def __init__(self, protocol_minor: _Optional[int] = ..., run: _Optional[str] = ..., settings: _Optional[str] = ..., dataset: _Optional[str] = ..., input_shape: _Optional[_Iterable[int]] = ..., n_classes: _Optional[int] = ..., public_samples: _Optional[int] = ..., public_sha256: _Optional[str] = ..., total_rounds: _Optional[int] = ..., feature_width: _Optional[int] = ..., behind: _Optional[bool] = ...) -> None: ...
 
 class Begin(_message.Message):
     __slots__ = ("incarnation", "round", "restore", "save", "report")
@@ -180,6 +186,14 @@ class Leaving(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Probe(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Alive(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Refusal(_message.Message):
     __slots__ = ("code", "text")
     CODE_FIELD_NUMBER: _ClassVar[int]
@@ -219,17 +233,21 @@ class StatusReply(_message.Message):
     def __init__(self, federation: _Optional[str] = ..., incarnation: _Optional[int] = ..., round: _Optional[int] = ..., total_rounds: _Optional[int] = ..., state: _Optional[str] = ..., sites: _Optional[_Iterable[_Union[SiteStatus, _Mapping]]] = ...) -> None: ...
 
 class SiteStatus(_message.Message):
-    __slots__ = ("site", "connected", "answer_ms", "up_bytes", "down_bytes", "refused")
+    __slots__ = ("site", "connected", "answer_ms", "up_bytes", "down_bytes", "refused", "strikes", "quarantined")
     SITE_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     ANSWER_MS_FIELD_NUMBER: _ClassVar[int]
     UP_BYTES_FIELD_NUMBER: _ClassVar[int]
     DOWN_BYTES_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    STRIKES_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     site: str
     connected: bool
     answer_ms: float
     up_bytes: int
     down_bytes: int
     refused: int
-    def __init__(self, site: _Optional[str] = ..., connected: _Optional[bool] = ..., answer_ms: _Optional[float] = ..., up_bytes: _Optional[int] = ..., down_bytes: _Optional[int] = ..., refused: _Optional[int] = ...) -> None: ...
+    strikes: int
+    quarantined: bool
+    def __init__(self, site: _Optional[str] = ..., connected: _Optional[bool] = ..., answer_ms: _Optional[float] = ..., up_bytes: _Optional[int] = ..., down_bytes: _Optional[int] = ..., refused: _Optional[int] = ..., strikes: _Optional[int] = ..., quarantined: _Optional[bool] = ...) -> None: ...

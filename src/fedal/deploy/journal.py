@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedal.deploy.participation import Participation
 from fedal.deploy.plan import ServerPlan
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError
@@ -32,6 +33,7 @@ class Journal:
         self.run, self.incarnation, self.rounds, self.committed = "", 0, 0, 0
         self._began = self._saved_at = time.monotonic()
         self._record: Record | None = None
+        self._participation: Participation | None = None
 
     def open(self) -> None:
         """Opens the folder's run, or creates one with a random id that sites store."""
@@ -59,12 +61,13 @@ class Journal:
         self.raise_incarnation()
         found = load_newest(self.folder.checkpoints, lambda text: self._log("warning", text=text))
         if found is None:
-            self._record = Record(self.folder, {})
+            self._record, self._participation = Record(self.folder, {}), Participation(self.folder, 0, self._log)
             self.commit()
             return
         self.rounds, state = found
         self.committed = self.rounds
         self._record = Record(self.folder, state["record_bytes"])
+        self._participation = Participation(self.folder, state["record_bytes"].get("participation", 0), self._log)
         self._federation.load_state_dict(state)
 
     def raise_incarnation(self) -> None:
@@ -75,7 +78,8 @@ class Journal:
 
     def commit(self) -> None:
         assert self._record is not None
-        state = {**self._federation.state_dict(), "record_bytes": self._record.sync()}
+        lengths = {**self._record.sync(), "participation": self.participation.sync()}
+        state = {**self._federation.state_dict(), "record_bytes": lengths}
         state["settings"] = pinned_settings(self._config)
         save_checkpoint(self.folder.checkpoints, self.rounds, state)
         self.committed, self._saved_at = self.rounds, time.monotonic()
@@ -92,8 +96,15 @@ class Journal:
     def is_reported(self, t: int) -> bool:
         return is_recorded(t, self._config.tau, self._config.eval_interval) or t + 1 == self._config.total_rounds
 
-    def write_rows(self, present: list[str], shared: Mapping[str, Mapping[str, float]]) -> None:
-        """Writes the rows of the completed round; `shared` holds the metrics that sites report."""
+    @property
+    def participation(self) -> Participation:
+        assert self._participation is not None
+        return self._participation
+
+    def write_rows(
+        self, present: list[str], shared: Mapping[str, Mapping[str, float]], standing: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Writes the rows of the completed round: `shared` is what sites report, `standing` their strikes."""
         assert self._record is not None
         own = {site: found["test_accuracy"] for site, found in shared.items() if "test_accuracy" in found}
         observed = numbers(self._federation.server.observed, "the server")
@@ -104,7 +115,10 @@ class Journal:
             time.monotonic() - self._began,
             measured=over_clients("own_test_accuracy", list(own.values())) if own else {},
             extra={"incarnation": self.incarnation, **observed},
-            clients={n: {"own_test_accuracy": own[n]} if n in own else {} for n in self._federation.roster},
+            clients={
+                n: {**({"own_test_accuracy": own[n]} if n in own else {}), **standing.get(n, {})}
+                for n in self._federation.roster
+            },
         )
 
     def finish(self) -> None:
@@ -115,3 +129,4 @@ class Journal:
     def close(self) -> None:
         if self._record is not None:
             self._record.close()
+            self.participation.close()

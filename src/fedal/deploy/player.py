@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.codec import Reader, encode
 from fedal.deploy.refusals import Code, Refused
-from fedal.deploy.seats import Seat, Validate
+from fedal.deploy.seats import Seat, Silent, Validate
+from fedal.deploy.strikes import Strikes
 from fedal.engine.loop import Item, Result
-from fedal.engine.player import PlayerUploads
+from fedal.engine.player import MissedExchange, PlayerUploads
 from fedal.learners.base import State
 from fedal.messages import Message
+from fedal.methods.server import ServerLogic
 from fedal.wire import Wire
+
+
+@dataclass
+class Due:
+    """What the server's half expects of all sites next."""
+
+    upload: bool = True  # or the end of the round
 
 
 class SitePlayer:
     """A client that runs at a site. The site keeps its own state."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, seat: Seat, due: Due, strikes: Strikes) -> None:
+        self._seat, self._due, self._strikes = seat, due, strikes
         self.names: tuple[str, ...] = (seat.site,)
         self.next_round = pb.Begin()  # sent to the site when the round begins
         self._exchange = 0
+        self.missed: int | None = None  # the first exchange of the newest round that the site missed
         self.metrics: dict[str, float] = {}  # of the newest round, if the site shares them
 
+    @property
+    def answered(self) -> int:
+        """The number of replies that the site was given in the newest round."""
+        return self._exchange
+
     def begin(self, t: int) -> None:
-        self._exchange, self.metrics = 0, {}
+        self._exchange, self.missed, self.metrics = 0, None, {}
         self._ask(pb.FromServer(begin=self.next_round))
 
     def give(self, replies: Mapping[str, Message]) -> None:
@@ -40,10 +56,17 @@ class SitePlayer:
         self._ask(request)
 
     def _ask(self, request: pb.FromServer) -> None:
-        self._seat.ask(request, (self.next_round.incarnation, self.next_round.round, self._exchange))
+        key = (self.next_round.incarnation, self.next_round.round, self._exchange)
+        self._seat.ask(request, key, self._due.upload)
 
     def take(self) -> PlayerUploads | None:
-        answer = self._seat.wait()
+        try:
+            answer = self._seat.wait()
+        except MissedExchange as missed:
+            self.missed = self._exchange
+            if isinstance(missed, Silent):
+                self._strikes.absent(self._seat.site, str(missed))
+            raise
         if answer.message is not None:
             return PlayerUploads({self._seat.site: answer.message}, answer.batch)
         self.metrics = dict(answer.done.metrics) if answer.done else {}
@@ -62,15 +85,20 @@ class SitePlayer:
     def load_states(self, states: Mapping[str, State]) -> None: ...
 
 
-def upload_check(reader: Reader, expected_batch: Callable[[int, int], str | None]) -> Validate:
+def upload_check(reader: Reader, server: ServerLogic) -> Validate:
     """Returns a function that reads a site's upload and raises Refused unless it belongs to this exchange."""
-    expected_in = lru_cache(maxsize=1)(expected_batch)  # the same for all uploads of an exchange
+    expected_in = lru_cache(maxsize=1)(server.expected_batch)  # the same for all uploads of an exchange
 
     def check(site: str, upload: pb.Upload) -> Message:
         message = reader.read(upload.payload)
         expected = expected_in(upload.round, upload.exchange)
-        if (upload.batch or None if message.about_batch else None) != expected:
-            raise Refused(Code.WRONG_BATCH, f"an answer for batch {upload.batch[:40]!r}; expected {expected}.")
+        if message.about_batch != (expected is not None) or (upload.batch or None) != expected:
+            found = f"batch {upload.batch[:40]!r}" if message.about_batch else "no batch"
+            raise Refused(Code.WRONG_BATCH, f"{type(message).__name__} for {found}; expected {expected}.")
+        try:
+            server.refuse_unfit(site, message, upload.round, upload.exchange)
+        except Exception as error:  # whatever it is, this upload caused it
+            raise Refused(Code.CONTENT, f"{type(message).__name__}: {error}") from None
         return message
 
     return check

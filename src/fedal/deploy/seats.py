@@ -4,6 +4,7 @@ The loop's thread asks and waits; the network thread delivers answers. A broken 
 that reconnects before the deadline gets the request again and continues. A restarted process, a refused message or a
 missed deadline is a failure. One process holds a seat at a time, for as long as its stream lives; the deadline closes
 the stream of a silent process. A process that wakes up later takes the seat if it is free, and is refused otherwise.
+With policy `continue`, a site that missed a deadline must answer a probe before it takes part again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ PARTS = {Code.WRONG_INCARNATION: "incarnation", Code.WRONG_ROUND: "round", Code.
 Validate = Callable[[str, pb.Upload], Message]
 
 
+class Silent(MissedExchange):
+    """The site missed the deadline."""
+
+
 class RoundLost(RunError):
     """A site is missing and the policy is to wait: all sites return to the newest committed round."""
 
@@ -37,6 +42,7 @@ class Link(Protocol):
     """One open stream to a site. Thread-safe. Sent messages leave with the next `flush` of any link."""
 
     def send(self, message: pb.FromServer) -> None: ...
+    def refuse(self, refused: Refused) -> None: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
 
@@ -60,11 +66,13 @@ class Seat:
         self._session = ""  # the session of the process that holds the seat
         self._asked: pb.FromServer | None = None  # the newest request: a cache of depth one
         self._awaits: Key | None = None
+        self._awaits_upload: bool | None = None  # whether an upload or the end of the round is due; None: either
         self._taken: Key | None = None  # the key of the answer accepted last
         self._answer: Answer | None = None
         self._lost = ""
         self._must_save = False
         self.left = False
+        self._on_probe = False
         self._asked_at = 0.0
         self.answer_ms = 0.0
         self.refused = 0
@@ -72,6 +80,11 @@ class Seat:
     @property
     def connected(self) -> bool:
         return self._link is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the site can be asked to take part in the next round."""
+        return self._link is not None and not self._on_probe
 
     @property
     def waited_s(self) -> float:
@@ -95,6 +108,8 @@ class Seat:
                 self._link.close()
             self._link, self._session, self.left = link, hello.session, False
             link.send(pb.FromServer(welcome=welcome))
+            if self._on_probe:
+                link.send(pb.FromServer(probe=pb.Probe()))
             if self._asked is not None and self._can_continue(hello):
                 link.send(self._asked)
             else:
@@ -116,6 +131,11 @@ class Seat:
                 self.left = self.left or link is self._link
                 self._changed.notify_all()
             return
+        if kind == "alive":
+            with self._lock:
+                self._on_probe = self._on_probe and link is not self._link
+                self._changed.notify_all()
+            return
         if kind not in ("upload", "done"):
             raise Refused(Code.UNEXPECTED, f"unexpected message {kind}; expected an upload or the end of the round.")
         body: pb.Upload | pb.Done = message.upload if kind == "upload" else message.done
@@ -130,6 +150,10 @@ class Seat:
                 return
             if key != self._awaits:
                 self._refuse_unexpected(key)
+            if self._awaits_upload is not None and self._awaits_upload != (kind == "upload"):
+                due = "an upload" if self._awaits_upload else "the end of the round"
+                found = "an upload" if kind == "upload" else "the end of the round"
+                raise Refused(Code.OUT_OF_STEP, f"{found} after {key[2]} exchanges; expected {due}.")
             if isinstance(body, pb.Upload):
                 answer = Answer(self._validate(self.site, body), body.batch or None)
             else:
@@ -139,24 +163,26 @@ class Seat:
             self._changed.notify_all()
 
     def refuse(self, reason: str, link: Link) -> None:
-        """Counts a refused message of this site, and ends the wait for its answer."""
+        """Counts a refused message of this site, and ends its part in the round."""
         with self._lock:
             self.refused += 1
-            if link is self._link and self._awaits is not None and self._answer is None:
+            if link is self._link and self._awaits is not None:
                 self._lost = reason
                 self._changed.notify_all()
 
     # called from the loop's thread
 
-    def ask(self, request: pb.FromServer, awaits: Key | None) -> None:
+    def ask(self, request: pb.FromServer, awaits: Key | None, upload: bool | None = None) -> None:
         """Queues a request until the next flush, so that requests to all sites wake the network thread once."""
         with self._lock:
             self._asked, self._awaits, self._answer, self._asked_at = request, awaits, None, time.monotonic()
+            self._awaits_upload = upload
             if request.WhichOneof("body") == "begin":
                 self._must_save = request.begin.save
                 if request.begin.restore or self._policy == "continue":  # a restarted process can answer too
                     self._lost = ""
-            if self._link is not None:
+            is_over = awaits is not None and self._lost != ""  # the round of a lost site ends before it begins
+            if self._link is not None and not is_over:
                 self._link.send(request)
 
     def wait(self) -> Answer:
@@ -167,11 +193,20 @@ class Seat:
                 self._changed.wait_for(lambda: self._answer is not None or self._lost != "", max(left_s, 0.0))
             if self._answer is not None:
                 return self._answer
-            reason = self._lost or f"no answer within {self._deadline_s:g} s"
+            silent, reason = not self._lost, self._lost or f"no answer within {self._deadline_s:g} s"
             self.drop()
-        if self._policy == "wait":
-            raise RoundLost(f"{self.site}: {reason}")
-        raise MissedExchange(reason)
+            if self._policy == "wait":
+                raise RoundLost(f"{self.site}: {reason}")
+            self._on_probe = self._on_probe or silent
+        raise Silent(reason) if silent else MissedExchange(reason)
+
+    def expel(self, refused: Refused) -> None:
+        """Ends the site's stream with a refusal."""
+        with self._lock:
+            self.refused += 1
+            if self._link is not None:
+                self._link.refuse(refused)
+                self._link = None
 
     def drop(self) -> None:
         """Withdraws the pending request, and closes the stream of a silent site."""

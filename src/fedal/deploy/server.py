@@ -163,7 +163,7 @@ class GrpcServer:
             first = _parsed(await asyncio.wait_for(anext(aiter(requests)), HELLO_S))
             refuse_revoked = self._revocation(context)
             seat = self._admit(first, context)
-            seat.connect(stream, first.hello, self._callbacks.welcome())
+            seat.connect(stream, first.hello, self._callbacks.welcome(seat.site))
             self._callbacks.log("joined", site=seat.site)
             async for message in requests:
                 refuse_revoked()
@@ -172,6 +172,7 @@ class GrpcServer:
             self._callbacks.log("refused", site=seat.site if seat else "", code=refused.code, text=refused.text)
             stream.refuse(refused)
             if seat is not None:
+                self._callbacks.strike(seat.site, refused)
                 seat.refuse(str(refused), stream)
         except (TimeoutError, StopAsyncIteration, grpc.RpcError, grpc.aio.BaseError):
             pass  # the stream ended; `finally` informs its seat

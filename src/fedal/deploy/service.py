@@ -2,7 +2,8 @@
 
 To commit a round, every site saves its state first. The server writes its own checkpoint when all have acknowledged;
 that checkpoint is the commit. Policy `wait`: if a site is missing, the server raises the incarnation, all sites return
-to the newest committed round, and recomputation is bit-identical. Policy `continue`: no site goes back.
+to the newest committed round, and recomputation is bit-identical. Policy `continue`: no site goes back. Refused content
+is a strike with both policies, a missed deadline with `continue`; a site with too many is in quarantine.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.callbacks import Callbacks
 from fedal.deploy.channel import CONTROL_BYTES
 from fedal.deploy.codec import Reader, largest_message
+from fedal.deploy.containment import Containment
 from fedal.deploy.journal import Journal
 from fedal.deploy.pki.identity import ServerIdentity
 from fedal.deploy.plan import ServerPlan
-from fedal.deploy.player import InTurn, ReadWire, SitePlayer, upload_check
-from fedal.deploy.refusals import Code
+from fedal.deploy.player import Due, InTurn, ReadWire, SitePlayer, upload_check
+from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.seats import RoundLost, Seat
 from fedal.deploy.server import GrpcServer
-from fedal.errors import Stopped
+from fedal.deploy.strikes import Strikes
+from fedal.errors import RunError, Stopped
 from fedal.machine import refuse_windows
 from fedal.methods.server import Uploads
 from fedal.precision import dtype_of
 from fedal.simulate.build import axis_lengths, build_federation, build_learner, build_server, model_of
 from fedal.simulate.checks import refuse_misfits, refuse_unfit_task
+from fedal.wire import Wire
 
 LOOKS_INTO_MODELS = {"features", "same-features", "weights", "same-architecture"}
 TICK_S = 0.2
@@ -78,15 +82,25 @@ class Service:
         sizes = axis_lengths(config, plan.task, width)
         self.server = build_server(config, plan.task, public, models, width)
         self.wire = ReadWire(method.up, method.down, sizes, dtype)
-        check = upload_check(Reader(method.up, sizes, dtype), self.server.expected_batch)
+        check = upload_check(Reader(method.up, sizes, dtype), self.server)
         self.seats = {name: Seat(name, deployment.policy, check, deployment.deadline_s) for name in config.client_names}
-        self._players = {name: SitePlayer(seat) for name, seat in self.seats.items()}
+        limit, folder = deployment.max_strikes, Path(deployment.folder)
+        self.strikes = Strikes(folder, config.client_names, limit, deployment.deadline_s, log)
+        self._due, self._benched = Due(), dict[str, int]()  # site -> the round that is run again without it
+        self._players = {name: SitePlayer(seat, self._due, self.strikes) for name, seat in self.seats.items()}
         workers = InTurn(lambda: self.grpc_server.flush())
         self._federation = build_federation(config, self._players.values(), self.server, self.wire, workers)
-        self._federation.watch.exchanged = self._refuse_small_cohort
+        self._federation.watch.exchanged = self._exchanged
+        self._federation.watch.expects = lambda uploads: setattr(self._due, "upload", uploads)
+        self._containment = Containment(
+            self.server,
+            config.client_names,
+            lambda: build_server(config, plan.task, public, models, width),
+            lambda: Wire(method.up, method.down, sizes, dtype),
+        )
         self.journal = Journal(plan, self._federation, log)
         self.folder = self.journal.folder
-        self.callbacks = Callbacks(plan, width, self.seats, self.wire, self.journal, log)
+        self.callbacks = Callbacks(plan, width, self.seats, self.wire, self.journal, self.strikes, log)
         identity = None if insecure else ServerIdentity(Path(deployment.certificates), log)
         largest = largest_message(method.up, sizes, deployment.max_message_bytes)
         self.grpc_server = GrpcServer(self.callbacks, deployment.listen, identity, max(largest, CONTROL_BYTES))
@@ -99,6 +113,7 @@ class Service:
                 self._log("complete", folder=str(self.folder.path))
                 return
             try:
+                self.strikes.open()
                 self.journal.open()
                 self.grpc_server.open()
                 run, sha256 = self.journal.run, self.callbacks.plan.public_sha256
@@ -126,36 +141,102 @@ class Service:
                     self.journal.restore()
                     restore = True
                 else:
+                    self._containment.undo()
                     self.journal.raise_incarnation()
         self._finish()
 
     def _run_round(self, restore: bool) -> None:
         t, total = self.journal.rounds, self._config.total_rounds
-        save, report = self.journal.is_due(t + 1) or self._should_stop(), self.journal.is_reported(t)
+        save = self.journal.is_due(t + 1) or self._should_stop() or t in self._benched.values()  # for its return
+        report = self.journal.is_reported(t)
         for player in self._players.values():
             player.next_round = pb.Begin(
                 incarnation=self.journal.incarnation, round=t, restore=restore, save=save, report=report
             )  # fmt: skip
         self.callbacks.state = "training"
-        absent = {name for name, seat in self.seats.items() if not seat.connected}
-        skips = absent and self._deployment.policy == "continue"
-        present = self._federation.run_round(t, (lambda n, exchange: exchange == 0 and n in absent) if skips else None)
-        if len(present) < self._deployment.min_clients and self._config.method_object().exchanges:
-            raise RoundLost(f"{Code.COHORT_TOO_SMALL}: only {len(present)} sites remain")
+        present = self._run_exchanges(t)
         self.journal.rounds = t + 1
         if report:
-            self.journal.write_rows(present, {name: self._players[name].metrics for name in present})
+            shared = {name: self._players[name].metrics for name in present}
+            self.journal.write_rows(present, shared, self._standing())
         if save:
             self.journal.commit()
+            for name in self.seats:
+                (self.strikes.caught_up if name in present else self.strikes.sits_out)(name)
         if self._should_stop() and save and t + 1 < total:
             raise Stopped(f"stopped after round {t + 1}. Rerun the same `fedal serve` to resume.")
+
+    def _run_exchanges(self, t: int) -> list[str]:
+        """Runs the exchanges of round t, and records who took part in which. Returns the sites that completed it."""
+        waits = self._deployment.policy == "wait"
+        absent = {name for name in self.seats if self._is_out(name)}
+        if not waits:
+            absent |= {name for name, seat in self.seats.items() if not seat.ready}
+        self._containment.begin()
+        try:
+            present = self._federation.run_round(
+                t, (lambda n, exchange: exchange == 0 and n in absent) if absent else None
+            )
+            if len(present) < self._deployment.min_clients and self._config.method_object().exchanges:
+                raise RoundLost(f"{Code.COHORT_TOO_SMALL}: only {len(present)} sites remain")
+        except Exception as error:
+            lost = error if isinstance(error, RoundLost) else self._blame(t, error)
+            if not waits:
+                took_part = [player.answered for name, player in self._players.items() if name not in absent]
+                self.journal.participation.lost(t, self._missed(absent), max(took_part, default=0))
+            raise lost from None
+        self.journal.participation.completed(t, self._missed(absent))
+        return present
+
+    def _missed(self, absent: set[str]) -> dict[str, int]:
+        """The first exchange of the round that each site missed."""
+        missed = {name: 0 if name in absent else player.missed for name, player in self._players.items()}
+        return {name: exchange for name, exchange in missed.items() if exchange is not None}
+
+    def _is_out(self, site: str) -> bool:
+        """Whether the next round is run without this site, whatever the policy."""
+        return self.journal.rounds <= self._benched.get(site, -1) or self.strikes.is_quarantined(site)
+
+    def _blame(self, t: int, error: Exception) -> RoundLost:
+        """Finds the site whose content makes the server's half raise; its round is lost and run without it.
+
+        Raises the error itself if no site is the cause.
+        """
+        if not self._containment.is_cause(t):
+            raise error
+        site = self._containment.culprit(t)
+        if site is None:
+            path = self.folder.path / f"uploads-of-round-{t}.npz"
+            self._containment.write_uploads(path)
+            raise RunError(
+                f"{error} No single site is the cause, so this is a defect of fedal. Please report it; the uploads of "
+                f"the round are in {path}."
+            ) from error
+        refused = Refused(Code.CONTENT, f"the server cannot use this upload ({error})")
+        self._log("refused", site=site, code=refused.code, text=refused.text)
+        self.strikes.refused(site, str(refused))
+        self.strikes.sits_out(site)
+        self.seats[site].expel(refused)
+        if sum(not self._is_out(name) for name in self.seats) > self._deployment.min_clients:
+            self._benched[site] = t
+        return RoundLost(f"{site}: {refused}")
+
+    def _standing(self) -> dict[str, dict[str, Any]]:
+        """What the record says about sites with strikes."""
+        return {
+            name: {"strikes": count, "quarantined": self.strikes.is_quarantined(name)}
+            for name in self.seats
+            if (count := self.strikes.count(name)) or self.strikes.is_quarantined(name)
+        }
 
     def _gather(self) -> None:
         """Waits for all sites; with policy `continue`, once the deadline has passed, for min_clients of them."""
         began, logged, rounds = time.monotonic(), False, self.journal.rounds
         while True:
-            missing = [name for name, seat in self.seats.items() if not seat.connected]
-            enough = len(self.seats) - len(missing) >= self._deployment.min_clients
+            self._refuse_too_many_quarantined()
+            out = {name for name in self.seats if self._is_out(name)}
+            missing = [name for name, seat in self.seats.items() if name not in out and not seat.ready]
+            enough = len(self.seats) - len(out) - len(missing) >= self._deployment.min_clients
             late = rounds > 0 or time.monotonic() - began > self._deployment.deadline_s
             if not missing or (self._deployment.policy == "continue" and enough and late):
                 return
@@ -164,10 +245,25 @@ class Service:
             if not logged:
                 self.callbacks.state, logged = f"waiting for {', '.join(missing)}", True
                 self._log("waiting", missing=missing)
-            self.seats[missing[0]].wait_until(lambda seat: seat.connected, TICK_S)
+            self.seats[missing[0]].wait_until(lambda seat: seat.ready, TICK_S)
+
+    def _refuse_too_many_quarantined(self) -> None:
+        quarantined = self.strikes.quarantined()
+        if quarantined and len(self.seats) - len(quarantined) < self._deployment.min_clients:
+            raise RunError(
+                f"{len(quarantined)} of {len(self.seats)} sites are in quarantine ({', '.join(quarantined)}), so fewer "
+                f"than min_clients = {self._deployment.min_clients} remain. Their strikes are in "
+                f"{self.folder.path / 'strikes.json'}. Readmit a site with `fedal readmit SITE --config FILE`, then "
+                "rerun `fedal serve`."
+            )
+
+    def _exchanged(self, uploads: Uploads) -> None:
+        """Called before the server's half gets the uploads."""
+        self._refuse_small_cohort(uploads)
+        self._containment.keep(uploads)
 
     def _refuse_small_cohort(self, uploads: Uploads) -> None:
-        """Called before the server's half gets the uploads: below min_clients no site gets a reply."""
+        """Raises RoundLost below min_clients: no site gets a reply."""
         if len(uploads) < self._deployment.min_clients:
             raise RoundLost(f"{Code.COHORT_TOO_SMALL}: only {len(uploads)} sites answered")
 
@@ -179,8 +275,8 @@ class Service:
             seat.ask(message, None)
         self.grpc_server.flush()
         end = time.monotonic() + self._deployment.deadline_s
-        for seat in self.seats.values():
-            while not seat.wait_until(lambda seat: seat.left, TICK_S):
+        for name, seat in self.seats.items():
+            while not seat.wait_until(lambda seat: seat.left, TICK_S) and not self.strikes.is_quarantined(name):
                 if self._should_stop():
                     raise Stopped(
                         "all rounds are committed, but some sites lack their model. Rerun `fedal serve` for them."

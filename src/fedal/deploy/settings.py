@@ -26,6 +26,7 @@ class Deployment(BaseModel):
     policy: Literal["wait", "continue"] = Field("wait", description="what to do when a site is missing")
     min_clients: int = Field(3, ge=3, description="minimum sites per reply; a mean of two reveals the other site")
     deadline_s: float = Field(60.0, gt=0, description="seconds for each answer of a site, computation included")
+    max_strikes: int = Field(3, ge=1, description="strikes (refused content, missed deadlines) until quarantine")
     n_classes: int | None = Field(
         None, ge=2, description="number of classes, for sites with their own data; needs `public`"
     )

@@ -46,6 +46,7 @@ class Site:
         self._in_round = False
         self._sent: pb.FromSite | None = None
         self._member: Membership | None = None
+        self._behind = False  # the others saved rounds without us
         self._finished = False
         self._rounds = 0
 
@@ -135,12 +136,15 @@ class Site:
             yield self._start(message.begin)
         elif kind == "reply":
             yield self._continue(message.reply)
+        elif kind == "probe":
+            yield pb.FromSite(alive=pb.Alive())
         elif kind == "finished":
             self._end(message.finished.rounds)
             yield pb.FromSite(leaving=pb.Leaving())
 
     def _enter(self, welcome: pb.Welcome, channel: grpc.Channel) -> None:
         """Builds this site's half of the run, once per process."""
+        self._behind = welcome.behind
         if self._member is not None:
             if welcome.run != self._run:
                 raise Refused(Code.OTHER_RUN, "the server has started another run.")
@@ -206,6 +210,7 @@ class Site:
         done = pb.Done(saved=self._begin.save)
         if self._begin.save:
             self._save(self._rounds)
+            self._behind = False
         if self._begin.report:
             value = self._in.own_accuracy()
             self._notify(f"round {self._rounds} of {self._in.rounds}: local test accuracy {value:.4f}")
@@ -235,6 +240,9 @@ class Site:
         path = self._folder.checkpoints / f"round-{rounds:07}.json"
         if self._plan.restart and not path.exists() and self._position == (0, 0):
             self._save(rounds)  # the operator allowed a fresh start in place of the lost state
+        if self._behind and not path.exists() and (newest := load_newest(self._folder.checkpoints, self._notify)):
+            self._load(*newest)  # the others saved rounds without us: we continue where we left off
+            self._save(rounds)
         try:
             self._load(*load_checkpoint(path))
         except CheckpointError as error:

@@ -35,10 +35,11 @@ class Workers(Protocol):
 
 @dataclass
 class Watch:
-    """Callbacks that observe the rounds, for the record. Both may be replaced between rounds."""
+    """Callbacks that observe the rounds, for the record. They may be replaced between rounds."""
 
     phase_done: Callable[[str, str], None] = lambda client, phase: None  # called in the client's thread
     exchanged: Callable[[Uploads], None] = lambda uploads: None  # called with the uploads, before the server gets them
+    expects: Callable[[bool], None] = lambda uploads: None  # whether each client's next answer must be an upload
 
 
 @dataclass(slots=True)
@@ -107,6 +108,7 @@ class Federation:
 
     def _exchange(self, t: int, turns: list[_Turn], server: ServerRound, is_absent: IsAbsent | None) -> list[str]:
         expects_uploads, _ = _send(server, None, t, 0)
+        self.watch.expects(expects_uploads)
         for exchange in itertools.count():
             if is_absent is not None:
                 for turn in turns:
@@ -123,6 +125,7 @@ class Federation:
             uploads = self._up(t, exchange, turns)
             self.watch.exchanged(uploads)
             expects_uploads, replies = _send(server, uploads, t, exchange)
+            self.watch.expects(expects_uploads)
             self._down(t, exchange, turns, replies)
         raise AssertionError("unreachable")
 
@@ -160,9 +163,13 @@ class Federation:
         return {n: passed[n] for n in self.roster if n in passed}
 
     def _down(self, t: int, exchange: int, turns: list[_Turn], replies: Replies | None) -> None:
+        """Delivers the replies to the players: to all, or to none if one reply is invalid."""
         try:
-            for turn in turns:
-                turn.player.give({n: self.wire.down(n, _reply_to(n, replies)) for n in turn.player.names})
+            passed = [
+                (turn, {n: self.wire.down(n, _reply_to(n, replies)) for n in turn.player.names}) for turn in turns
+            ]
+            for turn, own in passed:
+                turn.player.give(own)
         except Exception as error:
             raise _with_location(f"round {t}, exchange {exchange}", error) from error
 

@@ -61,6 +61,12 @@ class ServerLogic(Keeper):
         """The digest of the public batch that exchange i of round t is about; None if it is about no batch."""
         return self.public.digest(t, i) if self.public is not None and i < self.hp.tau else None
 
+    def refuse_unfit(self, client_id: str, message: Message, t: int, i: int) -> None:
+        """Raises WireError if the upload does not fit what the server keeps about its sender; changes nothing.
+
+        A deployed server asks before any upload of exchange i is used, so that only the sender suffers.
+        """
+
 
 def after(reply: Replies | None, stage: ServerRound) -> ServerRound:
     """Runs a stage of a round; its first request also delivers `reply`, the answer to the uploads before it."""

@@ -38,6 +38,7 @@ class RunFolder:
         self.summary = path / "summary.json"  # written last: if it exists, the run is complete
         self.failure = path / "failure.json"  # why the run stopped, if it failed
         self.federation = path / "federation.json"  # in a server's folder: the federation it serves
+        self.participation = path / "participation.jsonl"  # in a server's folder: who missed which exchange
 
     @property
     def is_server(self) -> bool:

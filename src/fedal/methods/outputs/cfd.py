@@ -57,6 +57,11 @@ class CFDServer(DistillingServer):
                 codec.reset()
         return self._codecs[client_id]["up"].decode(message.packed, ids, self._dtype, self.device)
 
+    def refuse_unfit(self, client_id: str, message: Message, t: int, i: int) -> None:
+        assert isinstance(message, Codes) and self.public is not None
+        up, ids = self._codecs[client_id]["up"], self.public.ids(t, i)
+        up.refuse_malformed(message.packed, ids, self._dtype, begins=bool(message.begins))
+
     def write(self, client_id: str, f: Tensor, ids: Indices) -> Codes:
         return Codes(self._codecs[client_id]["down"].encode(self.probs(f), ids))
 

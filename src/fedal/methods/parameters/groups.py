@@ -14,7 +14,7 @@ from pydantic import Field
 
 from fedal.aggregate import average_weights
 from fedal.learners.base import WeightLearner
-from fedal.messages import Weights
+from fedal.messages import MOST_SAMPLES, Weights
 from fedal.methods.client import ClientLogic, ClientRound
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
@@ -83,5 +83,6 @@ class GroupServer(ServerLogic):
         for group in self.groups(clients, up):
             shares = [up[n].samples if self.hp.weighting == "samples" else 1 for n in group]
             average = average_weights([up[n].values for n in group], shares)
-            replies |= {n: Weights(average, sum(up[n].samples for n in group), len(group)) for n in group}
+            total = min(sum(up[n].samples for n in group), MOST_SAMPLES)
+            replies |= {n: Weights(average, total, len(group)) for n in group}
         return replies

@@ -18,6 +18,10 @@ def has_news(overview: Overview) -> bool:
 def section(overview: Overview) -> Markup:
     columns = ["client", "method", "recorded rounds completed", UPLOADED.name, DOWNLOADED.name]
     rows = [row for group in overview.groups for row in _rows(overview, group)]
+    if any(row[-1] for row in rows):
+        columns.append("strikes")
+    else:
+        rows = [row[:-1] for row in rows]
     caption = "Participation; a client that misses an exchange keeps its weights and returns in the next round"
     return table(caption, columns, rows, name="Participation", cls="numbers stacked")
 
@@ -37,4 +41,11 @@ def _rows(overview: Overview, group: Group) -> list[list[object]]:
 def _cells(seeds: list[list[Row]]) -> list[str]:
     known = [row["participated"] for rows in seeds for row in rows if "participated" in row]
     sent = [mean(rows[-1][m.key] for rows in seeds if m.key in rows[-1]) for m in (UPLOADED, DOWNLOADED)]
-    return [f"{sum(known):.0f} of {len(known)}" if known else NONE, *map(size, sent)]
+    return [f"{sum(known):.0f} of {len(known)}" if known else NONE, *map(size, sent), _strikes(seeds[-1][-1])]
+
+
+def _strikes(last: Row) -> str:
+    """A site's strikes in a deployed federation, and whether they led to quarantine; empty without any."""
+    if "strikes" not in last:
+        return ""
+    return f"{last['strikes']:.0f}, in quarantine" if last.get("quarantined") else f"{last['strikes']:.0f}"
