@@ -23,7 +23,7 @@ class ObservedJobs:
         self._observers: dict[Path, Observers] = {}
 
     def watch(self, job: Job, event: str, details: Any) -> None:
-        """Tells the callbacks, then the watcher."""
+        """Notifies the callbacks, then the watcher."""
         observers = self._of(job)
         if event == "started":
             observers.start(details[0])
@@ -41,13 +41,13 @@ class ObservedJobs:
         return self._should_stop() or self._callbacks.should_stop()
 
     def ended(self, outcome: JobOutcome) -> None:
-        """Tells how a run ended; a failure ends the campaign."""
+        """Reports how a run ended; a failure ends the campaign."""
         self._of(outcome.job).end(outcome.failure)
         raise_failure(outcome)
 
     @contextmanager
     def until_the_end(self) -> Iterator[None]:
-        """Tells runs that are still open why the campaign ended."""
+        """Reports to runs that are still open why the campaign ended."""
         try:
             yield
         except BaseException as error:

@@ -172,7 +172,7 @@ class Config(BaseModel):
 
     @property
     def eval_interval(self) -> int:
-        """Iterations between evaluations; auto: a whole number of rounds that gives about 20 evaluations."""
+        """Iterations between evaluations; auto: the multiple of tau that yields about 20 evaluations."""
         if self.eval_every == "auto":
             return self.tau * max(1, round(self.total_rounds / AUTO_EVALUATIONS))
         return self.eval_every

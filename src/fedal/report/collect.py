@@ -45,7 +45,7 @@ class Record:
     client_rows: list[Row] = field(default_factory=list)
     clients: list[str] = field(default_factory=list)  # in the order of the rows of `class_counts`
     class_counts: list[list[int]] = field(default_factory=list)
-    unassigned: int | None = None  # training samples that nobody owns, if the partition says so
+    unassigned: int | None = None  # training samples without an owner, if the partition says so
     output_matrices: dict[str, list[list[float]]] = field(default_factory=dict)  # name -> clients x classes
     is_complete: bool = False
     is_server: bool = False  # folder of a deployed server: data and models are at the sites

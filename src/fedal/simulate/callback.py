@@ -111,7 +111,7 @@ class Observers:
         self._has_started = False
 
     def start(self, iteration: int) -> None:
-        """Tells once that training starts: a run may continue several times after lost actors."""
+        """Reports once that training starts: a run may continue several times after lost actors."""
         if not self._has_started:
             self._has_started = True
             self._callbacks.call("on_start", self.run, iteration)
@@ -132,7 +132,7 @@ class Observers:
         return self._callbacks.should_stop()
 
     def end(self, error: BaseException | None) -> None:
-        """Tells how the run ended, once for every start."""
+        """Reports how the run ended, once for every start."""
         if self._has_started:
             self._has_started = False
             self._callbacks.call("on_end", self.run, error)
