@@ -26,12 +26,12 @@ class TooFewSamplesError(PartitionError):
     """A division leaves a client with fewer samples than `min_samples`."""
 
     def __init__(self, found: str, remedies: Sequence[str], fewest: int) -> None:
-        super().__init__(found, remedies, fewest)  # as they came: an error may cross to another process
+        *first, last = remedies
+        super().__init__(f"{found}. Try {', '.join(first)}{', or ' if first else ''}{last}.")
         self.found, self.remedies, self.fewest = found, remedies, fewest
 
-    def __str__(self) -> str:
-        *first, last = self.remedies
-        return f"{self.found}. Try {', '.join(first)}{', or ' if first else ''}{last}."
+    def __reduce__(self) -> tuple[type[TooFewSamplesError], tuple[str, Sequence[str], int]]:
+        return type(self), (self.found, self.remedies, self.fewest)  # an error may cross to another process
 
 
 class NotApplicableError(ConfigError):
