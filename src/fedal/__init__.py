@@ -47,7 +47,7 @@ __all__ = [
     "Callback", "Comparison", "Config", "Dataset", "FedalError", "Run", "TensorBoard", "compare", "data", "load_run",
     "methods", "resume", "run",
 ]  # fmt: skip
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
