@@ -31,8 +31,8 @@ def test_hooks_are_called_in_order_with_what_they_announce(tmp_path: Path) -> No
     config = Config(**SETTINGS)
     run = fedal.run(config, tmp_path / "run", callbacks=[notes])
     assert [hook for hook, *_ in notes.calls] == [
-        "start", "evaluation", "round", "evaluation", "round", "checkpoint", "evaluation", "round", "checkpoint",
-        "evaluation", "end",
+        "start", "evaluation", "evaluation", "round", "evaluation", "round", "checkpoint", "evaluation", "round",
+        "checkpoint", "evaluation", "end",
     ]  # fmt: skip
     assert notes.of("start") == [0] and notes.of("round") == [2, 4, 6] and notes.of("checkpoint") == [4, 6]
     assert notes.of("evaluation") == run.metrics and notes.of("end") == [None]
