@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -221,6 +222,7 @@ class _Worker:
         self.process = context.Process(target=_work, args=(theirs,))
         # The process inherits the block. Ctrl-C reaches all processes of a terminal; only this one handles it, and the
         # other would print a traceback if it came while Python starts.
+        resource_tracker.ensure_running()  # starting it unblocks these signals, so it must run before they are blocked
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self.process.start()
