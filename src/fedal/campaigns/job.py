@@ -64,8 +64,11 @@ def refuse_other_runs(jobs: Iterable[Job]) -> None:
         unknown = set(named_code(read_toml(folder.config))) - set(named_code(wanted))
         if unknown:  # never imported: the folder may come from someone else
             raise ConfigError(f'{job.folder} holds a run with other code, "{unknown.pop()}". Choose another --out.')
+        job.given.refuse_others(folder, job.config)
         saved = folder.read_config(trust=True).deciding()
         wanted = {**_resolved_defaults(job, saved, public_sizes), **wanted}
+        if job.given.data is not None:  # as `fedal.run` records them
+            wanted |= {"dataset": job.given.data.name, "data": None, "data_in_python": True}
         for key in ("stacked", "eval_every"):
             if wanted[key] == "auto":  # a run continues as it started
                 wanted[key] = saved[key]
@@ -73,7 +76,6 @@ def refuse_other_runs(jobs: Iterable[Job]) -> None:
             wanted["min_samples"] = saved["min_samples"]
         if difference := _first_difference(Config.model_fields, saved, wanted):
             raise ConfigError(f"{job.folder} holds a run with other settings ({difference}). Choose another --out.")
-        job.given.refuse_others(folder, job.config)
 
 
 def refuse_small_clients(jobs: Iterable[Job]) -> None:
