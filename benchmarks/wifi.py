@@ -74,6 +74,7 @@ def processes(folder: Path, sites: tuple[str, ...], port: int) -> Iterator[subpr
     try:
         for site in sites:
             words = ["join", "--server", f"127.0.0.1:{port}", "--name", site, "--share-metrics", "--model", "lenet5"]
+            words += ["--allow", "parameters,architecture"]  # fedavg sends them
             words += ["--invitation", str(folder / "certs" / site), "--state", str(folder / f"{site}-state")]
             started.append(_started(folder / f"{site}.log", [*words, "--data", str(folder / f"sites/{site}.npz")]))
         yield started[0]

@@ -26,6 +26,7 @@ needs("cryptography", "deploy")
 
 from fedal.deploy import fedal_pb2 as pb  # noqa: E402
 from fedal.deploy.channel import PROTOCOL_MAJOR, SERVICE, open_channel  # noqa: E402
+from fedal.deploy.consent import OUTPUTS_ONLY, SINGLE  # noqa: E402
 from fedal.deploy.entering import SitePlan  # noqa: E402
 from fedal.deploy.pki import authority as certs  # noqa: E402
 from fedal.deploy.plan import plan_federation  # noqa: E402
@@ -117,6 +118,7 @@ class Rehearsal:
             invitation=self.invitation(site),
             save=self.folder / f"{site}.safetensors",
             patience_s=20.0,
+            allow=self.config.method_object().reveals | OUTPUTS_ONLY,
         )
 
     @contextmanager
@@ -166,6 +168,8 @@ class Rehearsal:
     def join_process(self, site: str, *more: str) -> Forked:
         words = ["join", "--server", self.address, "--name", site, "--data", f"sites/{site}.npz"]
         words += ["--invitation", f"certs/{site}", "--save", f"{site}.safetensors"]
+        more_than_outputs = self.config.method_object().reveals & ~OUTPUTS_ONLY
+        words += [word for name, leak in SINGLE.items() if leak in more_than_outputs for word in ("--allow", name)]
         return self._started(f"{site}.log", [*words, *more])
 
     def _started(self, log: str, words: list[str]) -> Forked:

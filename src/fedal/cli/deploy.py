@@ -56,6 +56,10 @@ def join(
         bool, typer.Option("--restart-from-scratch", help="Start this site from scratch after it lost its state.")
     ] = False,
     patience: Annotated[float, typer.Option(help="Seconds to wait for an unreachable server.")] = 600.0,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="What may leave this site besides outputs on public data; repeat it, or use commas."),
+    ] = None,
     federation: Annotated[str, typer.Option(help="Name of the federation, for --insecure only.")] = "fedal",
     insecure: Insecure = False,
 ) -> None:
@@ -66,13 +70,16 @@ def join(
     refuse_bad_address(server, "--server")
     found = _invitation(invitation or Path(name), insecure, name)
 
+    from fedal.deploy.consent import parse_allowance
     from fedal.deploy.entering import SitePlan
     from fedal.deploy.site import join as run_site
+
+    allowed = parse_allowance(word.strip() for words in allow or [] for word in words.split(","))
 
     run_site(
         SitePlan(
             server, name, data, state or Path(f"{name}-state"), model, found, federation, save, share_metrics, restart,
-            patience,
+            patience, allowed,
         )
     )  # fmt: skip
 

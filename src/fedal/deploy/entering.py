@@ -27,6 +27,7 @@ from fedal.data.streams import Samples
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import CHUNK_BYTES, SERVICE
 from fedal.deploy.codec import Reader
+from fedal.deploy.consent import OUTPUTS_ONLY, consent_text, refuse_unallowed
 from fedal.deploy.pki.authority import Invitation
 from fedal.deploy.plan import manifest
 from fedal.deploy.refusals import Code, Refused
@@ -34,6 +35,7 @@ from fedal.engine.player import LocalPlayer
 from fedal.errors import ConfigError, DataError, FedalError
 from fedal.facts import sent_to_sites
 from fedal.learners.base import Learner
+from fedal.messages import Leak
 from fedal.metrics import accuracy
 from fedal.models.custom import call_any_factory, load_factory
 from fedal.precision import dtype_of
@@ -61,6 +63,7 @@ class SitePlan:
     share_metrics: bool = False
     restart: bool = False
     patience_s: float = 600.0
+    allow: Leak = OUTPUTS_ONLY  # what may leave the site, whatever method the server runs
     custom_model: nn.Module | Learner | None = None  # passed from Python, instead of `model`
 
 
@@ -86,6 +89,8 @@ class Membership:
 def enter(plan: SitePlan, welcome: pb.Welcome, channel: grpc.Channel, notify: Callable[[str], None]) -> Membership:
     """Checks the server's welcome and builds the client's half of the run."""
     config = checked_settings(welcome.settings)
+    method = config.method_object()
+    refuse_unallowed(method, plan.allow)  # before anything private is read
     task = Task(welcome.dataset, tuple(welcome.input_shape), welcome.n_classes)
     expected = plan.invitation.public_sha256 if plan.invitation else None
     if expected is not None and welcome.public_sha256 != expected:
@@ -105,17 +110,17 @@ def enter(plan: SitePlan, welcome: pb.Welcome, channel: grpc.Channel, notify: Ca
     model = model_of(config, name, None, task) if plan.model == "auto" else plan.model
     custom = plan.custom_model if plan.custom_model is not None else _custom_model(config, task, name, model)
     learner = build_learner(config, task, name, model, public, custom)
-    width = refuse_misfits(config.method_object(), {name: learner}, {name: model})
+    width = refuse_misfits(method, {name: learner}, {name: model})
     if width != welcome.feature_width:
         raise ConfigError(f"{model} has {width} features; this federation expects {welcome.feature_width}.")
     labels, everything = torch.as_tensor(data.train_y), np.arange(len(data.train_y))
     private = private_data(config, name, Samples(data.train_x, dtype), labels, everything, task.n_classes)
     return Membership(
         player=LocalPlayer(build_client(config, name, learner, private, public)),
-        reader=Reader(config.method_object().down, axis_lengths(config, task, width), dtype),
+        reader=Reader(method.down, axis_lengths(config, task, width), dtype),
         tests=(Samples(data.test_x, dtype), torch.as_tensor(data.test_y)),
         rounds=welcome.total_rounds,
-        summary=f"{config.method}, {model}, {len(data.train_y)} private samples",
+        summary=f"{config.method}, {model}, {len(data.train_y)} private samples; {consent_text(method)}",
     )
 
 
