@@ -10,7 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedal.losses import Loss, class_prior, cross_entropy, d_cross_entropy, d_kl, kl, l1, mse, soft_cross_entropy
+from fedal.losses import (
+    Loss,
+    class_prior,
+    cross_entropy,
+    d_cross_entropy,
+    d_kl,
+    kl,
+    kl_to_probs,
+    l1,
+    mse,
+    soft_cross_entropy,
+)
 
 SHAPES = [(1, 2), (4, 3), (7, 10), (32, 101)]
 TEMPERATURES = [0.5, 1.0, 2.0, 3.7]
@@ -215,3 +226,25 @@ def test_a_target_of_zeros_adds_nothing_to_soft_cross_entropy() -> None:
     assert loss.value.item() == pytest.approx(
         3 / 4 * soft_cross_entropy(target[others], logits[others]).value.item(), abs=1e-14
     )
+
+
+def test_kl_to_probs_of_a_hand_case() -> None:
+    loss = kl_to_probs(torch.tensor([[1.0, 0.0]]).double(), torch.zeros(1, 2).double(), 2.0)
+    assert loss.value.item() == pytest.approx(math.log(2), abs=1e-15)
+    assert loss.gradient.tolist() == [[-0.25, 0.25]]
+
+
+@pytest.mark.parametrize("E", TEMPERATURES)
+def test_the_gradient_of_kl_to_probs_is_that_of_kl_to_the_same_teacher_and_of_its_value(E: float) -> None:
+    teacher, student = random(4, 3, seed=1), random(4, 3, seed=2)
+    target = torch.softmax(teacher / E, -1)
+    loss = kl_to_probs(target, student, E)
+    torch.testing.assert_close(loss.gradient, d_kl(teacher, student, E), rtol=0, atol=1e-15)
+    numeric = numeric_gradient(lambda f: kl_to_probs(target, f, E).value, student)
+    torch.testing.assert_close(loss.gradient, numeric, rtol=0, atol=1e-9)
+
+
+def test_kl_to_probs_of_a_stack_is_that_of_each_client() -> None:
+    target, student = torch.softmax(random(3, 4, 5, seed=1), -1), random(3, 4, 5, seed=2)
+    each = torch.stack([kl_to_probs(p, f).gradient for p, f in zip(target, student, strict=True)])
+    assert torch.equal(kl_to_probs(target, student).gradient, each)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedal import messages, methods
-from fedal.messages import Consensus, Guidance, Leak, Message, Outputs, in_words
+from fedal.messages import Consensus, Guidance, GuidedOutputs, GuidedTeacher, Leak, Message, Outputs, Teacher, in_words
 from fedal.methods.client import ClientLogic
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
@@ -35,7 +35,7 @@ PAPER = ("local", "fedmd", "fedmd-lf", "fedal")
 def test_no_message_of_the_papers_methods_can_carry_parameters() -> None:
     """All axes are samples of the public batch or classes: no message has the shape of a model."""
     kinds = {kind for name in PAPER for kind in methods.get(name).up + methods.get(name).down}
-    assert kinds == {Outputs, Consensus, Guidance}
+    assert kinds == {Outputs, Consensus, Guidance, Teacher, GuidedOutputs, GuidedTeacher}
     for kind in kinds:
         assert all(axes == ("B", "K") for axes in kind.layout.values())
 

@@ -1,12 +1,20 @@
-"""Aggregation of client outputs: pure functions of stacked tensors, client axis first."""
+"""Aggregation over clients: pure functions of stacked tensors, client axis first.
+
+`combined` is the one place where the outputs of all clients become one value. A new rule is a function of the stacked
+values and an entry in `RULES`; every method that averages outputs then offers it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from fedal.lazy import Tensor, torch
+
+Rule = Literal["mean", "median", "trimmed", "geometric-median"]
+WeightRule = Literal["mean", "median", "trimmed"]
+Space = Literal["logits", "probabilities"]
 
 
 def mean_over_clients(outputs: Tensor) -> Tensor:
@@ -28,21 +36,93 @@ def leave_one_out(mean: Tensor, own: Tensor, count: int) -> Tensor:
     return (count * mean - own) / (count - 1)
 
 
-def average_weights(members: Sequence[Mapping[str, Tensor]], samples: Sequence[float]) -> dict[str, Tensor]:
+def combined(values: Tensor, rule: Rule, space: Space, trim: float) -> Tensor:
+    """The value that `rule` makes of all clients' logits, or of their probabilities.  (N, B, K) -> (B, K)
+
+    A mean of probabilities needs nothing more. Medians and trimmed means of single classes do not sum to one, so the
+    result is divided by its sum.
+    """
+    value = RULES[rule](values, trim)
+    return value if space == "logits" or rule == "mean" else _on_the_simplex(value, values)
+
+
+def median(values: Tensor, trim: float = 0.0) -> Tensor:
+    """The median over clients of each number; between the two middle ones for even N.  (N, ...) -> (...)"""
+    ordered, n = values.sort(0).values, len(values)
+    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+
+
+def trimmed_mean(values: Tensor, trim: float) -> Tensor:
+    """The mean over clients of each number without its floor(trim * N) highest and lowest values.
+
+    With none to drop, it is the mean, bit for bit.  (N, ...) -> (...)
+    """
+    n = len(values)
+    dropped = min(int(trim * n + 1e-9), (n - 1) // 2)  # 0.29 * 100 is 28.999999999999996
+    return values.sort(0).values[dropped : n - dropped].mean(0) if dropped else values.mean(0)
+
+
+def geometric_median(values: Tensor, trim: float = 0.0) -> Tensor:
+    """The point of R^K with the least sum of distances to the clients', for each sample.  (N, B, K) -> (B, K)
+
+    Weiszfeld's steps from the median, with distances smoothed by `NEAR`. Each step adds a weighted mean of
+    differences, so that equal uploads come back bit for bit.
+    """
+    by_sample, point = values.transpose(0, 1).contiguous(), median(values)[:, None]  # (B, N, K), (B, 1, K)
+    for _ in range(WEISZFELD_STEPS):
+        apart = by_sample - point
+        closeness = (apart.square().sum(-1) + NEAR**2).rsqrt()[:, None]  # (B, 1, N)
+        step = torch.bmm(closeness, apart) / closeness.sum(-1, keepdim=True)
+        point = point + step
+        if bool((step.abs() <= SETTLED * (1 + point.abs())).all()):
+            break
+    return point[:, 0]
+
+
+WEISZFELD_STEPS = 20
+SETTLED = 1e-6  # a smaller step, relative to 1 + the value, ends the search
+NEAR = 1e-6  # a distance below it counts as this distance
+SCARCE = 1e-6  # less mass than this is no opinion
+
+RULES: dict[Rule, Callable[[Tensor, float], Tensor]] = {
+    "mean": lambda values, trim: mean_over_clients(values),
+    "median": median,
+    "trimmed": trimmed_mean,
+    "geometric-median": geometric_median,
+}
+assert tuple(RULES) == get_args(Rule)
+
+
+def _on_the_simplex(value: Tensor, values: Tensor) -> Tensor:
+    """The rows divided by their sums; a row that already sums to one stays as it is, bit for bit.
+
+    If nothing is left of a row, since no class has the votes of enough clients, it is the mean of all clients.
+    (B, K), (N, B, K) -> (B, K)
+    """
+    total = value.sum(-1, keepdim=True)
+    scaled = torch.where((total - 1).abs() <= SCARCE, value, value / total.clamp(min=SCARCE))
+    return torch.where(total < SCARCE, values.mean(0), scaled)
+
+
+def average_weights(
+    members: Sequence[Mapping[str, Tensor]], samples: Sequence[float], rule: WeightRule = "mean", trim: float = 0.0
+) -> dict[str, Tensor]:
     """Parameters and float buffers averaged with weights `samples`; integer buffers come from the largest member.
 
     BatchNorm statistics are float buffers and are averaged too. A single member is returned unchanged, bit for bit.
+    The median and the trimmed mean are taken number by number, and all members count equally.
     Each member maps names to tensors of any shape; the average keeps these names and shapes.
     """
     if len(members) == 1:
         return dict(members[0])
     total, largest = sum(samples), max(range(len(members)), key=samples.__getitem__)
-    return {
-        name: cast("Tensor", sum(m[name] * (share / total) for m, share in zip(members, samples, strict=True)))
-        if value.is_floating_point()
-        else value
-        for name, value in members[largest].items()
-    }
+
+    def average(name: str) -> Tensor:
+        if rule == "mean":
+            return cast("Tensor", sum(m[name] * (share / total) for m, share in zip(members, samples, strict=True)))
+        return RULES[rule](torch.stack([m[name] for m in members]), trim)
+
+    return {name: average(name) if value.is_floating_point() else value for name, value in members[largest].items()}
 
 
 def cluster_means(points: Tensor, labels: Tensor, clusters: int, first: int) -> tuple[Tensor, Tensor]:

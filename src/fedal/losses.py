@@ -175,7 +175,7 @@ def kl_to_probs(target: Tensor, student: Tensor, temperature: float = 1.0) -> Lo
     """KL(target || softmax(student/E)) for a teacher given as probabilities.  (B, K), (B, K)"""
     E = temperature
     return Loss(
-        (torch.softmax(student / E, -1) - target) / (E * len(student)),
+        (torch.softmax(student / E, -1) - target) / (E * _batch(student)),
         lambda: (torch.xlogy(target, target) - target * torch.log_softmax(student / E, -1)).sum(-1).mean(),
     )
 

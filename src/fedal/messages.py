@@ -174,6 +174,45 @@ class Guidance(Message):
 
 
 @dataclass(frozen=True)
+class Teacher(Message):
+    """Class probabilities to learn from on the public batch, one row per sample: 4 * B * K bytes."""
+
+    values: Tensor
+
+    leak = Leak.PUBLIC_OUTPUTS
+    layout = {"values": ("B", "K")}  # noqa: RUF012
+
+    def misfit(self) -> Misfit | None:
+        lowest, wrong = float(self.values.min()), float((self.values.sum(-1) - 1).abs().max())
+        if lowest >= 0 and wrong <= OFF_THE_SIMPLEX:
+            return None
+        return Misfit("values", f"has a row that is no distribution: lowest value {lowest:g}, sum off by {wrong:g}")
+
+
+OFF_THE_SIMPLEX = 1e-4  # rounding of a sum over thousands of classes
+
+
+@dataclass(frozen=True)
+class GuidedOutputs(Outputs):
+    """Logits to learn from and dU_n/df_n per sample: 8 * B * K bytes."""
+
+    grad: Tensor
+
+    leak = Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS
+    layout = {**Outputs.layout, "grad": ("B", "K")}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class GuidedTeacher(Teacher):
+    """Class probabilities to learn from and dU_n/df_n per sample: 8 * B * K bytes."""
+
+    grad: Tensor
+
+    leak = Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS
+    layout = {**Teacher.layout, "grad": ("B", "K")}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
 class OutputsAndSimilarities(Outputs):
     """Logits on the public batch and the similarities between its samples: 4 * (B * K + B * (B - 1)) bytes."""
 

@@ -14,7 +14,8 @@ import torch
 import fedal.messages
 from deployments import pb
 from fedal.deploy.codec import Reader, encode, largest_message
-from fedal.messages import Message, Outputs, Weights
+from fedal.deploy.refusals import Refused
+from fedal.messages import Message, Outputs, Teacher, Weights
 from optional import needs
 from splits import same_bits
 
@@ -32,6 +33,8 @@ def example(kind: type[Message]) -> Message:
         count = math.prod(SIZES[axis] for axis in axes)
         first = int(name in kind.integer_fields)  # counts from 1: a row for every class
         tensors[name] = torch.arange(first, first + count).reshape([SIZES[axis] for axis in axes]).to(dtype)
+    if issubclass(kind, Teacher):
+        tensors["values"] = torch.softmax(tensors["values"], -1)
     return kind(**tensors, **numbers)
 
 
@@ -42,6 +45,13 @@ def test_a_decoded_message_equals_the_original(kind: type[Message]) -> None:
     arrived = Reader([kind], SIZES, torch.float32).read(pb.Payload.FromString(raw))
     assert type(arrived) is kind
     assert same_bits(vars(arrived), vars(sent))
+
+
+@pytest.mark.parametrize("row", [[0.5, 0.4, 0.0, 0.0, 0.0], [1.5, -0.5, 0.0, 0.0, 0.0]])
+def test_a_teacher_whose_rows_are_no_distributions_is_refused(row: list[float]) -> None:
+    sent = Teacher(torch.tensor([[1.0, 0, 0, 0, 0]] * 3 + [row]))
+    with pytest.raises(Refused, match=r"Teacher\.values has a row that is no distribution"):
+        Reader([Teacher], SIZES, torch.float32).read(encode(sent))
 
 
 def test_the_largest_message_size_is_known_in_advance() -> None:

@@ -90,13 +90,13 @@ def test_the_algorithm_written_with_autograd_gives_the_same_weights(method: str,
 @pytest.mark.parametrize("options", [{}, {"temperature": 2.0}, {"server_steps": 3}, {"public_mode": "frozen"}])
 def test_mhat_is_cfd_at_32_bits_with_logit_averaging(options: dict[str, Any]) -> None:
     plain = trained("mhat", tau=2, **options)
-    coded = trained("cfd", average="logits", **(UNCOMPRESSED | options))
+    coded = trained("cfd", space="logits", **(UNCOMPRESSED | options))
     assert same_everywhere(plain, coded)
     assert plain.wire.state_dict() == coded.wire.state_dict()
 
 
 def test_averaging_probabilities_gives_different_weights() -> None:
-    logits, probs = trained("mhat", tau=2), trained("mhat", tau=2, average="probs")
+    logits, probs = trained("mhat", tau=2), trained("mhat", tau=2, space="probabilities")
     assert differing_clients(logits, probs) == list(NETS)
     assert same_everywhere(probs, trained("cfd", **UNCOMPRESSED))
 
@@ -249,7 +249,7 @@ def test_bytes_per_iteration(method: str, options: dict[str, Any], up: int, down
 
 
 def test_averaging_logits_that_are_not_sent_is_refused_before_training(tmp_path: Path) -> None:
-    config = fedal.Config(method="cfd", dataset="digits", clients=2, iterations=5, average="logits")
+    config = fedal.Config(method="cfd", dataset="digits", clients=2, iterations=5, space="logits")
     with pytest.raises(NotApplicableError, match=r"b_up = 1 sends quantised probabilities\. Set b_up = 32"):
         fedal.run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

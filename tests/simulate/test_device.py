@@ -21,8 +21,11 @@ from fedal.simulate.assemble import Assembly, assemble
 from splits import InOrder, build_federation, restore, run_rounds, same_bits, state_of, tiny_split
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that create further tensors
-    "fedmd": [{"distance": "l1"}, {"distance": "mse"}],
-    "fedal": [{"discriminator_leak": 0.1, "discriminator_clip": 0.5, "discriminator_optimizer": "sgd"}],
+    "fedmd": [{"distance": "l1"}, {"distance": "mse"}, {"aggregate": "median"}],
+    "fedal": [
+        {"discriminator_leak": 0.1, "discriminator_clip": 0.5, "discriminator_optimizer": "sgd"},
+        {"aggregate": "trimmed"},
+    ],
     "fedproto": [{"prototypes": "fresh"}, {"average": "samples", "local_stages": 2}],
     "fd": [{"exchange_every": 2}, {"table_steps": 40, "average": "samples"}],
     "hfd": [{"joint": True}, {"distillation_steps": 2}],
@@ -30,8 +33,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that create further ten
     "fccl": [{"pretrain_iterations": 0}, {"pretrain_iterations": 2, "self_target": "previous"}],
     "fccl+": [{"self_target": "exclude"}, {"renormalise": True}],
     "perfed-ckt": [{"space": "logits", "loss": "kl"}, {"loss": "kl"}],
-    "cfd": [{"delta": False}, {"b_up": 3, "b_down": 9}, {"b_up": 32, "b_down": 32, "average": "logits"}],
-    "mhat": [{"average": "probs"}],
+    "cfd": [{"delta": False}, {"b_up": 3, "b_down": 9}, {"b_up": 32, "b_down": 32, "space": "logits"}],
+    "mhat": [{"space": "probabilities"}],
 }
 CASES = [(method, options) for method in methods.MODULES for options in [{}, *VARIANTS.get(method, [])]]
 STACKABLE = ("local", "fedmd", "fedmd-lf", "fedal")

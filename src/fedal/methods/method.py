@@ -33,6 +33,7 @@ class Method:
     server: type[ServerLogic] = ServerLogic
     up: tuple[type[Message], ...] = ()
     down: tuple[type[Message], ...] = ()
+    instead_of: Mapping[type[Message], type[Message]] = field(default_factory=dict)  # sent in place of, by an option
     needs: frozenset[Need] = frozenset()
     evaluates: Literal["clients", "server", "groups"] = "clients"
     faithfulness: Literal["paper", "paper+code", "code", "reconstruction"] = "paper"

@@ -32,7 +32,7 @@ def _row(method: Method) -> list[str]:
         "yes" if method.black_box else "no",
         in_words(method.reveals),
         " + ".join(_cost(method, kind) for kind in method.up) or "-",
-        " + ".join(_cost(method, kind) for kind in method.down) or "-",
+        " + ".join(_cost(method, kind) for kind in method.down if kind not in method.instead_of) or "-",
         "yes" if "server-model" in method.needs else "no",
         ", ".join(needs) or "-",
         method.faithfulness,

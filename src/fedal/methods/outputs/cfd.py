@@ -10,13 +10,13 @@ after a warm-up, because hard labels of an untrained model are noise (docs/metho
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
+from fedal.aggregate import Space
 from fedal.lazy import Tensor
 from fedal.messages import Codes, Message
 from fedal.methods.client import ClientSetup
+from fedal.methods.consensus import in_space
 from fedal.methods.method import Method
 from fedal.methods.outputs.server_distillation import DistillingServer, ServerDistillationOptions, TaughtClient
 from fedal.methods.server import ServerSetup
@@ -25,9 +25,7 @@ from fedal.seeding import Indices
 
 
 class CFDOptions(ServerDistillationOptions):
-    average: Literal["logits", "probs"] = Field(
-        "probs", description="the server's target: mean of the probabilities, or (b_up = 32) softmax of the mean logits"
-    )
+    space: Space = Field("probabilities", description="what the server combines; logits need b_up = 32")
     b_up: int = Field(1, ge=1, le=UNQUANTISED, description="bits of the quantiser for uploads; 32: no quantiser")
     b_down: int = Field(1, ge=1, le=UNQUANTISED, description="bits of the quantiser for replies; 32: no quantiser")
     delta: bool = Field(True, description="send only soft labels that changed since the sample was last sent")
@@ -80,8 +78,7 @@ class CFDClient(TaughtClient):
             self._up.reset()
             self._down.reset()
         self._in_step = False  # until the reply is read; after a lost reply both ends start from scratch
-        labels = f if self.hp.average == "logits" else self.probs(f)
-        return Codes(self._up.encode(labels, ids), int(begins))
+        return Codes(self._up.encode(in_space(f, self.hp), ids), int(begins))
 
     def read(self, message: Message, f: Tensor, ids: Indices) -> Tensor:
         assert isinstance(message, Codes)
@@ -91,8 +88,8 @@ class CFDClient(TaughtClient):
 
 
 def _refuse(options: CFDOptions, n_classes: int) -> str | None:
-    if options.average == "logits" and options.b_up != UNQUANTISED:
-        return f"average = logits needs logits; b_up = {options.b_up} sends quantised probabilities. Set b_up = 32."
+    if options.space == "logits" and options.b_up != UNQUANTISED:
+        return f"space = logits needs logits; b_up = {options.b_up} sends quantised probabilities. Set b_up = 32."
     return None
 
 

@@ -10,7 +10,7 @@ differences: a std that fits its correlation, teachers in evaluation mode, local
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ from fedal.learners.base import Frozen, State, WeightLearner
 from fedal.losses import cross_correlation, d_kl
 from fedal.messages import Consensus, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup, weighted
+from fedal.methods.consensus import AggregateOptions
 from fedal.methods.method import Method
 from fedal.methods.options import TransferOptions
 from fedal.methods.outputs.fedmd import FedMDServer
@@ -47,7 +48,8 @@ class CorrelationOptions(TransferOptions):
     inter: float = Field(1.0, ge=0, description="weight of the teacher from the end of the previous local phase")
 
 
-class FCCLOptions(CorrelationOptions):
+class FCCLOptions(CorrelationOptions, AggregateOptions):
+    space: Literal["logits"] = Field("logits", description="what is combined; correlations are those of logits")
     intra: float = Field(1.0, ge=0, description="weight of the teacher from the end of pre-training")
     pretrain_iterations: int = Field(
         50, ge=0, description="local iterations before the first exchange, in full rounds; 0: no intra teacher"
@@ -73,12 +75,14 @@ class CorrelationClient(ClientLogic):
     def snapshot(self) -> Frozen:
         return self.learner.frozen(self.hp.teacher_mode)
 
-    def d_correlation(self, x: Tensor, f: Tensor, down: Consensus) -> Tensor | None:
+    def d_correlation(self, x: Tensor, f: Tensor, down: Any) -> Tensor | None:
         """Gradient w.r.t. f of the cross-correlation with the mean; `self_target` sets this client's part of it.
 
         (B, ...), (B, K) -> (B, K)
         """
-        if self.hp.self_target == "current":
+        if isinstance(down, Outputs):  # no mean: it cannot be taken apart
+            target = down.values
+        elif self.hp.self_target == "current":
             target = down.mean
         elif self.hp.self_target == "exclude":
             target = leave_one_out(down.mean, f, down.count)
@@ -134,6 +138,15 @@ class FCCLClient(CorrelationClient):
         return weighted(weight, d_kl(teacher(x), f, self.hp.temperature)) if teacher and weight else None
 
 
+def _refuse(options: FCCLOptions, n_classes: int) -> str | None:
+    if options.aggregate != "mean" and options.self_target != "current":
+        return (
+            f"self_target = {options.self_target} takes a mean apart, and aggregate = {options.aggregate} is none. "
+            "Use self_target = current."
+        )
+    return None
+
+
 METHOD = Method(
     name="fccl",
     summary="correlate logits class by class on public data; distil earlier models on private data",
@@ -141,9 +154,11 @@ METHOD = Method(
     client=FCCLClient,
     server=FCCLServer,
     up=(Outputs,),
-    down=(Consensus,),
+    down=(Consensus, Outputs),
+    instead_of={Outputs: Consensus},
     needs=frozenset({"public"}),
     faithfulness="code",
     paper_options={"tau": 5, "pretrain_iterations": 1000},
     transfer_steps=lambda options, t: options.tau if t >= options.pretrain_rounds and options.correlation else 0,
+    refuse=_refuse,
 )

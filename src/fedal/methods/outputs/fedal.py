@@ -12,12 +12,11 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from fedal.aggregate import leave_one_out, mean_over_clients
 from fedal.discriminator import Discriminator
-from fedal.lazy import torch
-from fedal.losses import d_kl
-from fedal.messages import Guidance, Outputs
+from fedal.lazy import Tensor, torch
+from fedal.messages import Consensus, Guidance, GuidedOutputs, GuidedTeacher, Message, Outputs, Teacher
 from fedal.methods.client import ClientLogic, ClientRound, weighted
+from fedal.methods.consensus import divergence, teaching
 from fedal.methods.method import Method
 from fedal.methods.outputs.fedmd_lf import LessForgettingOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, stack_outputs
@@ -67,13 +66,23 @@ class FedALServer(ServerLogic):
             accuracies.append(self.discriminator.train_step(f, present))  # ascend U on all N * B outputs, Eq. (dis_obj)
             grads = self.discriminator.utility_grads(f, present)  # at the updated w^{t,i+1}
             norms.append(grads.norm(dim=-1).mean())
-            mean = mean_over_clients(f)
-            reply = {n: Guidance(mean, grad, len(present)) for n, grad in zip(present, grads, strict=True)}
+            taught = teaching(f, self.hp)
+            reply = {n: guided(taught, grad) for n, grad in zip(present, grads, strict=True)}
         self.observed = {
             "discriminator_accuracy": torch.stack(accuracies).mean(),
             "adversarial_grad_norm": torch.stack(norms).mean(),
         }
         return reply
+
+
+def guided(taught: Message, grad: Tensor) -> Message:
+    """The reply to one client: what all are taught, and the client's own gradient dU_n/df_n.  (B, K)"""
+    if isinstance(taught, Consensus):
+        return Guidance(taught.mean, grad, taught.count)
+    if isinstance(taught, Teacher):
+        return GuidedTeacher(taught.values, grad)
+    assert isinstance(taught, Outputs)
+    return GuidedOutputs(taught.values, grad)
 
 
 class FedALClient(ClientLogic):
@@ -82,9 +91,9 @@ class FedALClient(ClientLogic):
         anchor = self.anchor(self.hp.keep_global, self.hp.public_mode)  # theta^{t+1/2,0}
         for x, f in self.public_passes(t):
             down = yield Outputs(f)
-            others = leave_one_out(down.mean, f, down.count)
+            taught = divergence(down, f, self.hp.temperature)  # Eq. (kl)
             self.step(  # Eq. (client_loss_glo)
-                distillation=weighted(self.hp.distillation, d_kl(others, f, self.hp.temperature)),  # Eq. (kl)
+                distillation=weighted(self.hp.distillation, taught.gradient),
                 adversarial=weighted(
                     self.hp.adversarial, down.grad / f.shape[-2]
                 ),  # dU_n/df_n per sample -> batch mean
@@ -99,7 +108,8 @@ METHOD = Method(
     client=FedALClient,
     server=FedALServer,
     up=(Outputs,),
-    down=(Guidance,),
+    down=(Guidance, GuidedOutputs, GuidedTeacher),
+    instead_of={GuidedOutputs: Guidance, GuidedTeacher: Guidance},
     needs=frozenset({"public"}),
     paper_options={"tau": 5, "discriminator_temperature": 2.0, "discriminator_lr": 1e-4},
     transfer_steps=lambda options, t: int(options.transfer_steps),

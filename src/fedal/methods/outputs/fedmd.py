@@ -11,17 +11,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedal.aggregate import leave_one_out, mean_over_clients
 from fedal.lazy import Tensor
-from fedal.losses import kl, l1, mse
-from fedal.messages import Consensus, Message, Outputs
+from fedal.losses import l1, mse
+from fedal.messages import Consensus, Message, Outputs, Teacher
 from fedal.methods.client import ClientLogic, ClientRound, weighted
+from fedal.methods.consensus import AggregateOptions, divergence, teacher_logits, teaching
 from fedal.methods.method import Method
-from fedal.methods.options import TransferOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, stack_outputs
 
 
-class FedMDOptions(TransferOptions):
+class FedMDOptions(AggregateOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the distance to the mean of the others")
     distance: Literal["kl", "l1", "mse"] = Field(
         "kl", description="distance: the paper's KL divergence, or l1/mse on logits as in other public code"
@@ -39,7 +38,7 @@ class FedMDServer(ServerLogic):
 
     def consensus(self, f: Tensor, uploads: Sequence[Any]) -> Message:
         """The reply to all clients that responded, from their stacked outputs f.  (N, B, K)"""
-        return Consensus(mean_over_clients(f), len(f))
+        return teaching(f, self.hp)
 
 
 class FedMDClient(ClientLogic):
@@ -47,12 +46,17 @@ class FedMDClient(ClientLogic):
         self.local_training(t)
         for _x, f in self.public_passes(t):
             down = yield Outputs(f)
-            others = leave_one_out(down.mean, f, down.count)
             if self.hp.distance == "kl":
-                loss = kl(others, f, self.hp.temperature)  # Eq. (kl)
+                loss = divergence(down, f, self.hp.temperature)  # Eq. (kl)
             else:
-                loss = {"l1": l1, "mse": mse}[self.hp.distance](others, f)
+                loss = {"l1": l1, "mse": mse}[self.hp.distance](teacher_logits(down, f), f)
             self.step(distillation=weighted(self.hp.distillation, loss.gradient))
+
+
+def refuse(options: FedMDOptions, n_classes: int) -> str | None:
+    if options.distance != "kl" and options.space != "logits":
+        return f"distance = {options.distance} compares logits; space = {options.space} sends none. Use distance = kl."
+    return None
 
 
 METHOD = Method(
@@ -62,8 +66,10 @@ METHOD = Method(
     client=FedMDClient,
     server=FedMDServer,
     up=(Outputs,),
-    down=(Consensus,),
+    down=(Consensus, Outputs, Teacher),
+    instead_of={Outputs: Consensus, Teacher: Consensus},
     needs=frozenset({"public"}),
     paper_options={"tau": 1},
     transfer_steps=lambda options, t: options.tau if options.distillation else 0,
+    refuse=refuse,
 )

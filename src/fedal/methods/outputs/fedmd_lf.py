@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedal.aggregate import leave_one_out
-from fedal.losses import d_kl
-from fedal.messages import Consensus, Outputs
+from fedal.messages import Consensus, Outputs, Teacher
 from fedal.methods.client import ClientLogic, ClientRound, weighted
+from fedal.methods.consensus import AggregateOptions, divergence
 from fedal.methods.method import Method
-from fedal.methods.options import TransferOptions
 from fedal.methods.outputs.fedmd import FedMDServer
 
 
-class LessForgettingOptions(TransferOptions):
+class LessForgettingOptions(AggregateOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the KL divergence to the mean of the others")
     keep_local: float = Field(1.0, ge=0, description="weight of r^loc: keep the others' knowledge in local training")
     keep_global: float = Field(1.0, ge=0, description="weight of r^glo: keep what private data taught in the transfer")
@@ -29,9 +27,9 @@ class FedMDLFClient(ClientLogic):
         anchor = self.anchor(self.hp.keep_global, self.hp.public_mode)  # theta^{t+1/2,0}
         for x, f in self.public_passes(t):
             down = yield Outputs(f)
-            others = leave_one_out(down.mean, f, down.count)
+            taught = divergence(down, f, self.hp.temperature)  # Eq. (kl)
             self.step(
-                distillation=weighted(self.hp.distillation, d_kl(others, f, self.hp.temperature)),  # Eq. (kl)
+                distillation=weighted(self.hp.distillation, taught.gradient),
                 keep_global=anchor.pull(x, f),  # r^glo
             )
 
@@ -43,7 +41,8 @@ METHOD = Method(
     client=FedMDLFClient,
     server=FedMDServer,
     up=(Outputs,),
-    down=(Consensus,),
+    down=(Consensus, Outputs, Teacher),
+    instead_of={Outputs: Consensus, Teacher: Consensus},
     needs=frozenset({"public"}),
     paper_options={"tau": 5},
     transfer_steps=lambda options, t: options.tau if options.distillation or options.keep_global else 0,

@@ -2,7 +2,7 @@
 
 A reconstruction from the FedAL paper's description: no public code is known. Logits are averaged with equal weights,
 as for FedMD in the FedAL paper. The auxiliary model takes `server_steps` on each public batch, then replies.
-The whole algorithm is in server_distillation.py; CFD without compression and with `average = "logits"` is the same.
+The whole algorithm is in server_distillation.py; CFD without compression and with `space = "logits"` is the same.
 """
 
 from __future__ import annotations

@@ -7,27 +7,24 @@ mean includes the receiving client, because what the model learned from all clie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
-from fedal.aggregate import mean_over_clients
+from fedal.aggregate import combined
 from fedal.facts import setting
 from fedal.lazy import Tensor, torch
 from fedal.learners.base import Learner
 from fedal.losses import kl_to_probs
 from fedal.messages import Message, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, weighted
-from fedal.methods.options import TransferOptions
+from fedal.methods.consensus import AggregateOptions, in_space
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup
 from fedal.seeding import Indices
 
 
-class ServerDistillationOptions(TransferOptions):
+class ServerDistillationOptions(AggregateOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the KL divergence to the server's model")
-    average: Literal["logits", "probs"] = Field(
-        "logits", description="the server's target: softmax of the mean logits, or mean of the probabilities"
-    )
     server_model: str = setting(  # never an import path: an untrusted run folder may name it
         "auto",
         "the server's model, a name of `fedal models`; auto: the largest candidate of the dataset",
@@ -62,8 +59,9 @@ class DistillingServer(ServerLogic):
             up = yield reply
             present = [n for n in clients if n in up]
             x, ids = self.public.batch(t, i), self.public.ids(t, i)
-            mean = mean_over_clients(torch.stack([self.read(n, up[n], ids) for n in present]))
-            target = self.probs(mean) if self.hp.average == "logits" else mean
+            values = torch.stack([self.read(n, up[n], ids) for n in present])
+            value = combined(values, self.hp.aggregate, self.hp.space, self.hp.trim)
+            target = self.probs(value) if self.hp.space == "logits" else value
             for _ in range(self.hp.server_steps):
                 f = self.learner.logits(x)
                 self.learner.learn(kl_to_probs(target, f, self.hp.temperature).gradient)  # L_S
@@ -73,9 +71,9 @@ class DistillingServer(ServerLogic):
         return reply
 
     def read(self, client_id: str, message: Message, ids: Indices) -> Tensor:
-        """A client's logits or probabilities, as `average` selects, on the public samples `ids`.  -> (B, K)"""
+        """A client's logits or probabilities, as `space` selects, on the public samples `ids`.  -> (B, K)"""
         assert isinstance(message, Outputs)
-        return message.values if self.hp.average == "logits" else self.probs(message.values)
+        return in_space(message.values, self.hp)
 
     def write(self, client_id: str, f: Tensor, ids: Indices) -> Message:
         """The reply to one client: the logits of the server's model.  (B, K), (B,)"""

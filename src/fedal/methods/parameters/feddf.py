@@ -12,15 +12,16 @@ from typing import Literal, cast
 
 from pydantic import Field
 
-from fedal.aggregate import mean_over_clients
+from fedal.aggregate import combined
 from fedal.errors import NotApplicableError
 from fedal.lazy import torch
 from fedal.learners.base import WeightLearner
-from fedal.losses import d_kl
-from fedal.messages import Consensus, Outputs, Weights
+from fedal.losses import kl, kl_to_probs
+from fedal.messages import Consensus, Outputs, Teacher, Weights
 from fedal.methods.client import ClientRound
+from fedal.methods.consensus import in_space
 from fedal.methods.method import Method
-from fedal.methods.outputs.fedmd import FedMDClient, FedMDOptions, FedMDServer
+from fedal.methods.outputs.fedmd import FedMDClient, FedMDOptions, FedMDServer, refuse
 from fedal.methods.parameters.groups import GroupClient, GroupOptions, GroupServer
 from fedal.methods.server import Replies, ServerRound, ServerSetup, Uploads, after
 
@@ -57,14 +58,16 @@ class FedDFServer(GroupServer, FedMDServer):
         assert self.public is not None
         batches = [self.public.batch_at(t * self.hp.server_steps + i) for i in range(self.hp.server_steps)]
         ensemble = torch.stack([self._answers(n, up[n], batches) for n in clients if n in up])
-        teachers = mean_over_clients(ensemble.flatten(1, 2)).view(ensemble.shape[1:])
+        values = in_space(ensemble.flatten(1, 2), self.hp)
+        teachers = combined(values, self.hp.aggregate, self.hp.space, self.hp.trim).view(ensemble.shape[1:])
+        distance = kl if self.hp.space == "logits" else kl_to_probs
         replies: Replies = {}
         for group in self.groups(clients, up):
             start = cast(Weights, averages[group[0]])
             student = self._learner(group[0], start)
             for x, teacher in zip(batches, teachers, strict=True):
                 f = student.logits(x, self.hp.public_mode)
-                student.learn(d_kl(teacher, f, self.hp.temperature))
+                student.learn(distance(teacher, f, self.hp.temperature).gradient)
             replies |= {n: Weights(student.weights(), start.samples, max(2, start.members)) for n in group}
         return replies
 
@@ -96,11 +99,13 @@ METHOD = Method(
     client=FedDFClient,
     server=FedDFServer,
     up=(Outputs, Weights),
-    down=(Consensus, Weights),
+    down=(Consensus, Outputs, Teacher, Weights),
+    instead_of={Outputs: Consensus, Teacher: Consensus},
     needs=frozenset({"public", "weights"}),
     evaluates="groups",
     faithfulness="paper+code",
     paper_options={"tau": 10},
     per={Weights: "round"},
     transfer_steps=lambda options, t: options.tau if options.transfer == "clients" and options.distillation else 0,
+    refuse=refuse,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedal.messages import Guidance, Outputs, Weights
+from fedal.messages import Guidance, GuidedOutputs, GuidedTeacher, Outputs, Weights
 from fedal.methods.client import ClientRound
 from fedal.methods.method import Method
 from fedal.methods.outputs.fedal import FedALClient, FedALOptions, FedALServer
@@ -42,7 +42,8 @@ METHOD = Method(
     client=FedDFALClient,
     server=FedDFALServer,
     up=(Outputs, Weights),
-    down=(Guidance, Weights),
+    down=(Guidance, GuidedOutputs, GuidedTeacher, Weights),
+    instead_of={GuidedOutputs: Guidance, GuidedTeacher: Guidance},
     needs=frozenset({"public", "weights"}),
     evaluates="groups",
     faithfulness="reconstruction",

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedal.aggregate import average_weights
+from fedal.aggregate import WeightRule, average_weights
 from fedal.learners.base import WeightLearner
 from fedal.messages import MOST_SAMPLES, Weights
 from fedal.methods.client import ClientLogic, ClientRound
+from fedal.methods.consensus import TRIM
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
 
@@ -24,6 +25,10 @@ Weighting = Literal["samples", "uniform"]
 
 class GroupOptions(MethodOptions):
     weighting: Weighting = Field("samples", description="weight of a member: its private samples, or equal for all")
+    aggregate: WeightRule = Field(
+        "mean", description="how weights (and outputs, if sent) are combined; median, trimmed: members count equally"
+    )
+    trim: float = TRIM
 
 
 class GroupClient(ClientLogic):
@@ -82,7 +87,7 @@ class GroupServer(ServerLogic):
         replies: Replies = {}
         for group in self.groups(clients, up):
             shares = [up[n].samples if self.hp.weighting == "samples" else 1 for n in group]
-            average = average_weights([up[n].values for n in group], shares)
+            average = average_weights([up[n].values for n in group], shares, self.hp.aggregate, self.hp.trim)
             total = min(sum(up[n].samples for n in group), MOST_SAMPLES)
             replies |= {n: Weights(average, total, len(group)) for n in group}
         return replies

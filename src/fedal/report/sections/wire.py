@@ -35,7 +35,14 @@ def _wire_row(overview: Overview, group: Group) -> list[object]:
         return [name, "not known", NONE, NONE, unknown, *sent]
     method = methods.get(group.method)
     black_box = "yes" if method.black_box else "no"
-    return [name, black_box, _messages(method.up), _messages(method.down), in_words(method.reveals), *sent]
+    return [
+        name,
+        black_box,
+        _messages(method.up),
+        _messages([kind for kind in method.down if kind not in method.instead_of]),
+        in_words(method.reveals),
+        *sent,
+    ]
 
 
 def _messages(kinds: Sequence[type[Message]]) -> str:
