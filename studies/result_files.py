@@ -26,6 +26,7 @@ KEYS = (
     "iteration",
     "test_accuracy",
     "test_accuracy_min",
+    "honest_test_accuracy",
     "disagreement",
     "discriminator_accuracy",
     "adversarial_grad_norm",

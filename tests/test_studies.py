@@ -186,8 +186,9 @@ def test_a_long_curve_is_thinned_and_keeps_its_last_point() -> None:
     assert (curve["after_local"][-1], curve["test_accuracy"][-1]) == (0.4, 0.5)
 
 
-def test_every_run_of_the_plan_has_a_valid_config_and_every_question_its_arms() -> None:
-    plan = read_plan()
+@pytest.mark.parametrize("folder", [PAGE_FOLDER, PAGE_FOLDER / "attacks"])
+def test_every_run_of_a_plan_has_a_valid_config_and_every_question_its_arms(folder: Path) -> None:
+    plan = read_plan(folder)
     jobs = [job for study in plan.studies for job in study.jobs(Path("runs"))]
     assert len({job.folder for job in jobs}) == len(jobs) > 50
     arms = {arm.name for study in plan.studies for arm in study.arms}

@@ -82,7 +82,7 @@ def geometric_median(values: Tensor, trim: float = 0.0) -> Tensor:
 WEISZFELD_STEPS = 20
 SETTLED = 1e-6  # a smaller step, relative to 1 + the value, ends the search
 NEAR = 1e-6  # a distance below it counts as this distance
-SCARCE = 1e-6  # less mass than this is no opinion
+SCARCE = 1e-6  # less mass than this counts as none
 
 RULES: dict[Rule, Callable[[Tensor, float], Tensor]] = {
     "mean": lambda values, trim: mean_over_clients(values),

@@ -186,7 +186,7 @@ class Teacher(Message):
         lowest, wrong = float(self.values.min()), float((self.values.sum(-1) - 1).abs().max())
         if lowest >= 0 and wrong <= OFF_THE_SIMPLEX:
             return None
-        return Misfit("values", f"has a row that is no distribution: lowest value {lowest:g}, sum off by {wrong:g}")
+        return Misfit("values", f"has a row that is not a distribution: lowest value {lowest:g}, sum off by {wrong:g}")
 
 
 OFF_THE_SIMPLEX = 1e-4  # rounding of a sum over thousands of classes

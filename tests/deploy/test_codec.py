@@ -48,9 +48,9 @@ def test_a_decoded_message_equals_the_original(kind: type[Message]) -> None:
 
 
 @pytest.mark.parametrize("row", [[0.5, 0.4, 0.0, 0.0, 0.0], [1.5, -0.5, 0.0, 0.0, 0.0]])
-def test_a_teacher_whose_rows_are_no_distributions_is_refused(row: list[float]) -> None:
+def test_a_teacher_whose_rows_are_not_distributions_is_refused(row: list[float]) -> None:
     sent = Teacher(torch.tensor([[1.0, 0, 0, 0, 0]] * 3 + [row]))
-    with pytest.raises(Refused, match=r"Teacher\.values has a row that is no distribution"):
+    with pytest.raises(Refused, match=r"Teacher\.values has a row that is not a distribution"):
         Reader([Teacher], SIZES, torch.float32).read(encode(sent))
 
 

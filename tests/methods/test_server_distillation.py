@@ -225,9 +225,9 @@ def test_declarations() -> None:
 
 def test_the_presets_are_those_of_the_authors_and_of_the_fedal_paper() -> None:
     original = fedal.Config(method="cfd").options
-    assert (original.b_up, original.b_down, original.delta, original.average) == (1, 1, True, "probs")
+    assert (original.b_up, original.b_down, original.delta, original.space) == (1, 1, True, "probabilities")
     paper = fedal.Config(method="cfd", preset="paper").options
-    assert (paper.b_up, paper.b_down, paper.delta, paper.average) == (32, 32, False, "probs")
+    assert (paper.b_up, paper.b_down, paper.delta, paper.space) == (32, 32, False, "probabilities")
     assert (paper.server_steps, paper.warmup) == (1, 0), "only the average differs from MHAT"
 
 

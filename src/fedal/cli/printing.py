@@ -28,8 +28,9 @@ def warn(text: object) -> None:
 
 
 def verdict(final: dict[str, Any]) -> str:
+    honest = f", honest clients {final['honest_test_accuracy']:.4f}" if "honest_test_accuracy" in final else ""
     return (
         f"final test accuracy {final['test_accuracy']:.4f} ± {final['test_accuracy_std']:.4f} over clients "
         f"(worst {final['test_accuracy_min']:.4f}) on {final['test_samples']} samples "
-        f"after {final['iteration']} iterations"
+        f"after {final['iteration']} iterations{honest}"
     )

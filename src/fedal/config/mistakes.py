@@ -39,7 +39,8 @@ CUTOFF, SHORT_CUTOFF = 0.75, 0.65  # of difflib: one wrong letter in four; in th
 REMOVED = {
     "allow_overlap": "the name of the partition says it now. Remove this setting. If the partition is dirichlet-client "
     "or dirichlet-client-k, add -balanced to its name where allow_overlap was false (the same bits as before), or "
-    "-overlap where it was true."
+    "-overlap where it was true.",
+    "average": "mhat and cfd call it space: write space = probabilities where average was probs.",
 }
 """A setting of earlier versions -> what to do instead."""
 
@@ -50,8 +51,9 @@ TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # pyd
 
 def unknown_setting(key: str, known: Sequence[str], methods: Iterable[str]) -> str:
     """The message for a key that is neither a setting nor an option of these methods."""
-    if key in REMOVED:
-        return f"{key}: this setting no longer exists; {REMOVED[key]}"
+    name = key.removeprefix("options.")
+    if name in REMOVED:
+        return f"{key}: this setting no longer exists; {REMOVED[name]}"
     near = nearest(key, known)
     hint = f"Did you mean {near}?" if near else f"Known: {', '.join(known)}."
     return f"{key}: not a setting, and not an option of {', '.join(methods)}. {hint}"

@@ -10,13 +10,14 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError
 
 from fedal import methods
+from fedal.config.attackers import Attacker, attackers_of
 from fedal.config.method_options import take_options
 from fedal.config.mistakes import explain, unknown_names
 from fedal.config.presets import with_preset
 from fedal.data.partition import PARTITIONS
 from fedal.errors import ConfigError
 from fedal.facts import sent_to_sites, setting, without_effect
-from fedal.messages import NOT_BLACK_BOX, Leak, in_words
+from fedal.messages import NOT_BLACK_BOX, Leak, Outputs, in_words
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 
@@ -138,6 +139,9 @@ class Config(BaseModel):
     device: str = setting("cpu", "torch device (only cpu is tested)", sites=False, changes="weights")
     allow_nondeterministic: bool = setting(
         False, "let models draw from global random generators", sites=False, changes="weights")
+    attackers: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = setting(
+        (), "clients whose uploads lie, in simulation: who:attack:strength@round, who a client or a share of them",
+        sites=False, changes="weights", expected="entries such as client-03:negate:10@20, separated by commas")
     options: SerializeAsAny[MethodOptions] = setting(
         MethodOptions(), "options of the method", sites=True, changes="weights")
     # fmt: on
@@ -193,6 +197,11 @@ class Config(BaseModel):
         return tuple(str(table.name) for table in self.client_tables)
 
     @property
+    def attacker_table(self) -> dict[str, Attacker]:
+        """client -> its attack, for the clients that attack."""
+        return attackers_of(self.attackers, self.client_names)
+
+    @property
     def title(self) -> str:
         """`fedal on digits, seed 0`: what a run of this config is called."""
         return f"{self.method} on {self.data or self.dataset}, seed {self.seed}"
@@ -239,6 +248,7 @@ def _contradictions(config: Config) -> list[str]:
             f"clients = {len(names)}: {method.name} exchanges outputs between clients and needs at least 2. "
             "Add clients, or use method local."
         )
+    problems += _attack_problems(config)
     if config.engine == "ray" and config.instruments:
         problems.append(f"instruments = {','.join(config.instruments)}: measured by engine = threads only.")
     if config.ray_address is not None and config.engine != "ray":
@@ -252,3 +262,18 @@ def _contradictions(config: Config) -> list[str]:
             f"require = {config.require}: {method.name} sends {revealed}. Methods that do not: {', '.join(allowed)}."
         )
     return problems
+
+
+def _attack_problems(config: Config) -> list[str]:
+    if not config.attackers:
+        return []
+    other = [kind.__name__ for kind in config.method_object().up if not issubclass(kind, Outputs)]
+    if other:
+        return [
+            f"attackers: they forge outputs; {config.method} uploads {other[0]}. Use a method that sends outputs only."
+        ]
+    try:
+        attackers_of(config.attackers, config.client_names)
+    except ValueError as error:
+        return [f"attackers: {error}"]
+    return []

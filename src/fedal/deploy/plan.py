@@ -41,6 +41,8 @@ def plan_federation(config: Config, deployment: Deployment) -> ServerPlan:
     for name in ("validation", "own_validation"):
         if share := getattr(config, name):
             raise ConfigError(f"{name} = {share:g}: only a simulation holds out validation data. Remove this setting.")
+    if config.attackers:
+        raise ConfigError("attackers: `fedal serve` refuses this setting, which is for simulations. Remove it.")
     if deployment.n_classes is not None and config.public is not None:
         public_x = data_sources.load_public_npz(config.public)
         return ServerPlan(config, deployment, Task("own", public_x.shape[1:], deployment.n_classes), public_x)

@@ -18,6 +18,9 @@ from fedal.wire import Wire
 IsAbsent = Callable[[str, int], bool]
 """Whether a client misses an exchange of a round."""
 
+Forge = Callable[[int, int, Mapping[str, object]], Mapping[str, object]]
+"""Round, exchange and what the clients send -> what they send after all: attackers of a simulation lie."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -71,6 +74,7 @@ class Federation:
         place = {name: index for index, name in enumerate(self.roster)}
         self.players = sorted(players, key=lambda player: place[player.names[0]])
         self.server, self.wire, self.watch = server, wire, watch or Watch()
+        self.forge: Forge | None = None  # set by a simulation with attackers
         self._workers = workers
         self._seconds: dict[str, float] = {}  # duration of each player's last step
 
@@ -151,16 +155,15 @@ class Federation:
 
     def _up(self, t: int, exchange: int, turns: list[_Turn]) -> dict[str, Message]:
         """What the server receives, in roster order, whichever clients are stacked."""
-        passed: dict[str, Message] = {}
+        uploaded = {n: turn.uploaded for turn in turns if turn.uploaded is not None for n in turn.uploaded.uploads}
+        sent: Mapping[str, object] = {n: uploaded[n].uploads[n] for n in self.roster if n in uploaded}
         try:
+            if self.forge is not None:
+                sent = self.forge(t, exchange, sent)
             batch = self.server.expected_batch(t, exchange)
-            for turn in turns:
-                assert turn.uploaded is not None
-                for n, upload in turn.uploaded.uploads.items():
-                    passed[n] = self.wire.up(n, upload, turn.uploaded.batch, batch)
+            return {n: self.wire.up(n, upload, uploaded[n].batch, batch) for n, upload in sent.items()}
         except Exception as error:
             raise _with_location(f"round {t}, exchange {exchange}", error) from error
-        return {n: passed[n] for n in self.roster if n in passed}
 
     def _down(self, t: int, exchange: int, turns: list[_Turn], replies: Replies | None) -> None:
         """Delivers the replies to the players: to all, or to none if one reply is invalid."""

@@ -21,6 +21,7 @@ COLUMNS = frozenset({
     "test_accuracy", "test_accuracy_std", "test_accuracy_min",
     "validation_samples", "validation_accuracy", "validation_accuracy_std", "validation_accuracy_min",
     "own_validation_accuracy", "own_validation_accuracy_std", "own_validation_accuracy_min",
+    "honest_test_accuracy", "honest_test_accuracy_std", "honest_test_accuracy_min",
     "own_test_accuracy", "own_test_accuracy_std", "own_test_accuracy_min",
     "global_before_local", "global_after_local", "own_before_transfer", "own_after_transfer", "zeta",
     "variance_l", "variance_k", "variance_u", "variance_rl", "variance_rg", "variance_n",

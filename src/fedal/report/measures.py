@@ -41,6 +41,16 @@ WORST = Measure(
     "test_accuracy_min", "worst client", "the least accurate client's", TESTS, "lowest client, then mean over seeds",
     "How well the federation serves its least accurate client.",
 )  # fmt: skip
+HONEST = Measure(
+    "honest_test_accuracy", "honest clients", "each honest client's own", TESTS,
+    "mean over the clients that are not attackers, then over seeds",
+    "How often the honest clients are right in a simulation with attackers.",
+)  # fmt: skip
+HONEST_WORST = Measure(
+    "honest_test_accuracy_min", "worst honest client", "the least accurate honest client's", TESTS,
+    "lowest honest client, then mean over seeds",
+    "How well the least accurate client fares that is not an attacker.",
+)  # fmt: skip
 SPREAD = Measure(
     "test_accuracy_std", "std over clients", "each client's own", TESTS,
     "standard deviation over clients, then mean over seeds",
@@ -121,8 +131,8 @@ FORGOTTEN_OWN = Measure(
 )  # fmt: skip
 
 CURVES: Sequence[Measure] = (
-    ACCURACY, WORST, VALIDATION, VALIDATION_WORST, OWN_VALIDATION, OWN, OWN_WORST, SERVER, GAIN, FORGOTTEN_GLOBAL,
-    FORGOTTEN_OWN, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL, PARTICIPANTS,
+    ACCURACY, WORST, HONEST, HONEST_WORST, VALIDATION, VALIDATION_WORST, OWN_VALIDATION, OWN, OWN_WORST, SERVER, GAIN,
+    FORGOTTEN_GLOBAL, FORGOTTEN_OWN, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL, PARTICIPANTS,
 )  # fmt: skip
 
 UPLOADED = Measure(

@@ -21,6 +21,7 @@ from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner
 from fedal.methods.client import ClientLogic
 from fedal.precision import dtype_of
+from fedal.simulate.attackers import forger
 from fedal.simulate.build import (
     axis_lengths,
     build_client,
@@ -106,6 +107,7 @@ def assemble(
     server = build_server(config, split.task, staged.public, models, width)
     wire = Wire(method.up, method.down, axis_lengths(config, split.task, width), dtype_of(config.precision))
     federation = build_federation(config, players, server, wire, workers, watch)
+    federation.forge = forger(config)
     return Assembly(federation, learners, models, FederationView(config, split, federation, learners, workers))
 
 

@@ -148,6 +148,10 @@ class Recorder:
         }
         names = next(iter(tested.values()))  # the same for every client
         columns_of = {name: [values[name] for values in tested.values()] for name in names}
+        attackers = self._config.attacker_table
+        if attackers:
+            honest = [values["test_accuracy"] for client, values in tested.items() if client not in attackers]
+            columns_of["honest_test_accuracy"] = honest
         measured = {key: value for name, each in columns_of.items() for key, value in over_clients(name, each).items()}
         row = self._record.write(
             moment, self._federation.wire, present, seconds, measured=measured | on, extra=extra, clients=clients

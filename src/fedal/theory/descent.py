@@ -81,7 +81,7 @@ class Gradients:
         module = self._modules()[client]
         glob = gradients(module, self._view.public, shared, public) if self._has_global_terms() else {}
         row = {f"variance_{name}": gradient.variance for name, gradient in (local | glob).items()}
-        if self._kind in WHOLE_OBJECTIVE and not self._has_other_distance():
+        if self._kind in WHOLE_OBJECTIVE and not self._has_other_teacher():
             row["client_gradient"] = self._objective(client)
         return row
 
@@ -135,10 +135,12 @@ class Gradients:
 
     def _distils(self) -> bool:
         at_clients = issubclass(self._kind, DISTILS) and getattr(self._options, "transfer", "clients") == "clients"
-        return at_clients and self._weight("distillation") > 0 and not self._has_other_distance()
+        return at_clients and self._weight("distillation") > 0 and not self._has_other_teacher()
 
-    def _has_other_distance(self) -> bool:
-        return getattr(self._options, "distance", "kl") != "kl"
+    def _has_other_teacher(self) -> bool:
+        """Whether clients learn otherwise than by the KL divergence to the mean logits of the others."""
+        usual = {"distance": "kl", "aggregate": "mean", "space": "logits"}
+        return any(getattr(self._options, name, value) != value for name, value in usual.items())
 
     def _has_global_terms(self) -> bool:
         return self._distils() or self._weight("adversarial") + self._weight("keep_global") > 0
