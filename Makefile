@@ -51,7 +51,7 @@ lowest:
 	$(PYTHON) -m venv --clear .venv-lowest
 	$(PYTHON) -m tests.lowest > .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --no-compile --quiet --disable-pip-version-check \
-	  -c .venv-lowest/constraints.txt -e '.[report,tensorboard,tune,deploy,jax,ray,docs]' \
+	  -c .venv-lowest/constraints.txt -e '.[report,tensorboard,tune,pandas,deploy,jax,ray,docs]' \
 	  pytest pytest-timeout pytest-xdist hypothesis selenium
 	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile -W default::DeprecationWarning \
 	  -W default::pytest.PytestUnraisableExceptionWarning -m "not soak and not processes"

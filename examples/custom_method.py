@@ -29,14 +29,12 @@ class Vote(Message):  # the server's reply: a tensor of B samples x K classes, a
 
 
 class VoteServer(ServerLogic):
-    def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        reply: Replies | None = None
+    def round(self, t: int, clients: Sequence[str], reply: Replies | None = None) -> ServerRound:
         for _ in range(self.hp.tau):
-            up = yield reply
-            present, f = stack_outputs(clients, up)
-            mean = torch.softmax(f / self.hp.temperature, -1).mean(0)
-            reply = {n: Vote(mean, len(present)) for n in present}
-            self.observed["vote_confidence"] = mean.max(-1).values.mean()  # a column of metrics.jsonl and a curve
+            present, f = stack_outputs(clients, (yield reply))  # f: N clients x B samples x K classes
+            vote = Vote(torch.softmax(f / self.hp.temperature, -1).mean(0), len(present))
+            reply = dict.fromkeys(present, vote)
+            self.observed["vote_confidence"] = vote.probs.max(-1).values.mean()  # a column of metrics.jsonl and a curve
         return reply
 
 

@@ -108,7 +108,7 @@ def test_the_rows_of_a_run_reach_weights_and_biases(tmp_path: Path) -> None:
     output = run_example("callback_wandb.py", tmp_path, PYTHONPATH=path)
     settings, calls, exit_code = json.loads((tmp_path / "sent.json").read_text())
     assert (settings["name"], settings["config"]["method"]) == ("fedal on digits, seed 0", "fedal")
-    assert [step for step, row in calls if "after_global/test_accuracy" in row] == [10, 20, 20]
+    assert [step for step, row in calls if "after_global/test_accuracy" in row] == [0, 10, 20, 20]
     assert exit_code == 0 and "runs/wandb" in output
 
 

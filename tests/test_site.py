@@ -307,7 +307,7 @@ def test_types_and_limits_in_words() -> None:
     fields = Config.model_fields
     assert type_of(fields["momentum"]) == "number, at least 0, below 1"
     assert type_of(fields["precision"]) == "`fp32` or `fp64` or `bf16`"
-    assert type_of(fields["clients"]) == "integer, at least 1 or list (table)"
+    assert type_of(fields["clients"]) == "integer, at least 1, at most 1,000,000 or list (table)"
     assert (default_of(fields["fused"]), default_of(fields["data"])) == ("`true`", "-")
 
 

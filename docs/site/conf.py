@@ -10,7 +10,6 @@ which this site does not need.
 
 from __future__ import annotations
 
-import logging
 import sys
 import tomllib
 from pathlib import Path
@@ -28,10 +27,6 @@ exclude_patterns = [path.name for path in ROOT.iterdir() if path.suffix != ".md"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 extensions += ["filling", "docstrings", "repository", "mathml"]  # of this folder
-# A glob in a table of contents is the place of a page that may not be written yet. This warning has no type, so
-# suppress_warnings cannot name it.
-logging.getLogger("sphinx.sphinx.directives.other").addFilter(lambda record: "glob pattern" not in record.getMessage())
-
 myst_enable_extensions = ["dollarmath", "attrs_inline"]
 myst_heading_anchors = 4
 copybutton_prompt_text = "$ "

@@ -68,7 +68,7 @@ def _limits_of(extra: Any) -> list[str]:
 
 def _limits(metadata: Iterable[Any]) -> list[str]:
     return [
-        f"{words} {getattr(limit, name):g}"
+        f"{words} {getattr(limit, name):,}"
         for limit in metadata
         for name, words in LIMITS.items()
         if hasattr(limit, name)

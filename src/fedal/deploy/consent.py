@@ -1,4 +1,4 @@
-"""What a site allows to leave it. The server chooses the method; the site decides what that method may reveal.
+"""What may leave a site. The server chooses the method; the site decides what that method may reveal.
 
 A site computes what a method reveals from its own code, never from what the server says, and asks before it touches
 private data.

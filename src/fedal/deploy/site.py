@@ -254,6 +254,12 @@ def _run_of(path: Path) -> str:
     return read_json(path, lambda found: str(found["run"]))
 
 
-def join(plan: SitePlan, notify: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> None:
+def _print(text: str) -> None:
+    """Prints a line in one write, so that the lines of sites that share a terminal stay whole."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def join(plan: SitePlan, notify: Callable[[str], None] = _print) -> None:
     refuse_windows()
     Site(plan, notify).run()
