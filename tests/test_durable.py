@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedal import durable
-from fedal.durable import RecordFile, write_atomically
+from fedal.durable import RecordFile, replacing, write_atomically
 from fedal.errors import CheckpointError
 
 
@@ -41,8 +41,8 @@ def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: py
     write_atomically(tmp_path / "a", b"old")
 
     class FullDisk:
-        def __init__(self, path: Path, mode: str) -> None:
-            self._file = open(path, mode)  # noqa: SIM115
+        def __init__(self, path: Path, mode: str, **how: Any) -> None:
+            self._file = open(path, mode, **how)  # noqa: SIM115
 
         def __enter__(self) -> Any:
             return self
@@ -130,3 +130,27 @@ def test_a_record_that_lost_rows_is_refused_rather_than_padded_with_zeros(tmp_pa
     with pytest.raises(CheckpointError, match=r"metrics.jsonl has 13 bytes; it had 26 .* rows are missing"):
         RecordFile(path, 26)
     assert path.read_bytes() == b'{"round": 1}\n'
+
+
+def test_a_secret_is_private_before_its_first_byte(tmp_path: Path) -> None:
+    stale = tmp_path / f"{durable.TEMPORARY}key"
+    stale.write_bytes(b"of a killed process")
+    stale.chmod(0o644)
+    before = os.umask(0)
+    try:
+        with replacing(tmp_path / "key", mode=0o600) as file:
+            assert os.stat(file.fileno()).st_mode & 0o777 == 0o600
+            assert os.stat(file.fileno()).st_size == 0
+            file.write(b"secret")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "key").read_bytes() == b"secret"
+
+
+def test_a_record_does_not_follow_a_link_out_of_its_folder(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"x" * 90)
+    (tmp_path / "metrics.jsonl").symlink_to(precious)
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        RecordFile(tmp_path / "metrics.jsonl", 10)
+    assert precious.stat().st_size == 90

@@ -29,11 +29,16 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BufferedRandom]:
-    """`write_atomically` for content written in pieces: the file is in place when the block ends."""
+def replacing(path: Path, mode: int = 0o666) -> Iterator[BufferedRandom]:
+    """`write_atomically` for content written in pieces: the file is in place when the block ends.
+
+    It has `mode`, less the umask, from the moment it exists: a process that has opened it keeps reading it.
+    """
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
-        with open(temporary, "w+b") as file:
+        if mode != 0o666:  # a file that a killed process left behind keeps the mode it has
+            temporary.unlink(missing_ok=True)
+        with open(temporary, "w+b", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -85,6 +90,8 @@ class RecordFile:
 
     def __init__(self, path: Path, length: int = 0) -> None:
         self._path = path
+        if path.is_symlink():  # of a folder from someone else: the record would be cut where the link leads
+            raise CheckpointError(f"{path} is a symbolic link; expected a file. Remove it if you trust this folder.")
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
         found = self._file.seek(0, os.SEEK_END)
         if found < length:

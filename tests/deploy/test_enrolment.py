@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -166,7 +167,7 @@ def test_a_crash_while_signing_costs_the_token_and_nothing_else(
 ) -> None:
     token = make_token(authority, "site-1", None)
     request = make_request(token, tmp_path / "site") / REQUEST
-    monkeypatch.setattr(certs.os, "fsync", lambda _: (_ for _ in ()).throw(OSError("gone")))
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("gone")))
     with pytest.raises(OSError, match="gone"):
         enrol(authority, request)
     monkeypatch.undo()
@@ -227,7 +228,7 @@ def test_a_token_that_would_never_expire_is_refused_in_python_too(authority: Pat
 def test_a_key_that_cannot_be_written_leaves_the_old_one(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = certs.issue_client(authority, "site-1", None)
     before = certs.read_pems(folder)
-    monkeypatch.setattr(certs.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "no space")))
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "no space")))
     with pytest.raises(OSError, match=r"no space.*key\.pem"):
         certs.write_secret(folder / "key.pem", b"new")
     assert certs.read_pems(folder) == before and stat.S_IMODE((folder / "key.pem").stat().st_mode) == 0o600

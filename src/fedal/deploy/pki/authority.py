@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -310,8 +309,7 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 def write_secret(path: Path, content: bytes) -> None:
     """Writes a file that only its owner can read, from the first byte. If writing fails, the older file stays."""
-    with replacing(path) as file:
-        os.fchmod(file.fileno(), 0o600)
+    with replacing(path, mode=0o600) as file:
         file.write(content)
 
 
