@@ -26,8 +26,8 @@ class Recorder:
         self.steps: list[Step] = []
         steps, fsync, replace, unlink, mkdir = self.steps, os.fsync, os.replace, Path.unlink, Path.mkdir
 
-        def watched_open(path: Path, mode: str) -> Any:
-            file = builtins.open(path, mode)  # noqa: SIM115 - closed by _Watched
+        def watched_open(path: Path, mode: str, **how: Any) -> Any:
+            file = builtins.open(path, mode, **how)  # noqa: SIM115 - closed by _Watched
             write = file.write
             steps.append(("create", str(path), None))
             return _Watched(file, lambda content: steps.append(("write", str(path), bytes(content))) or write(content))
