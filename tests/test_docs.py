@@ -1,6 +1,7 @@
 """The files, functions, tests, links and record keys that the documents name exist."""
 
 import ast
+import csv
 import re
 from functools import cache
 from pathlib import Path
@@ -88,3 +89,12 @@ def test_the_files_of_the_twelve_changes_exist() -> None:
     named = [name for line in changes for name in re.findall(r"`([\w/]+(?:\.py|/))`", line)]
     assert not [name for name in named if not (ROOT / "src/fedal" / name).exists()]
     assert all(len(set(re.findall(r"`([\w/]+(?:\.py|/))`", line))) <= 3 for line in changes)
+
+
+def test_the_method_pages_show_the_accuracies_of_their_file() -> None:
+    folder = ROOT / "docs" / "methods"
+    with open(folder / "digits.csv", encoding="utf-8", newline="") as file:
+        found = {row["method"]: f"{float(row['test_accuracy_mean']):.3f}" for row in csv.DictReader(file)}
+    assert found.keys() == set(fedal.methods.names())
+    stale = {name: value for name, value in found.items() if value not in (folder / f"{name}.md").read_text("utf-8")}
+    assert not stale
