@@ -101,7 +101,7 @@ def test_with_two_clients_the_teacher_of_one_is_the_other(monkeypatch: pytest.Mo
     nets = {"anna": mlp, "ben": conv_batch_norm}
     sent: list[dict[str, Tensor]] = []
     taught: list[Tensor] = []
-    module = importlib.import_module("fedal.methods.outputs.fedmd")
+    module = importlib.import_module("fedal.methods.consensus")
 
     def watched(*arguments: Any) -> Tensor:
         taught.append(original(*arguments))
