@@ -26,13 +26,14 @@ needs("cryptography", "deploy")
 
 from fedal.deploy import fedal_pb2 as pb  # noqa: E402
 from fedal.deploy.channel import PROTOCOL_MAJOR, SERVICE, open_channel  # noqa: E402
-from fedal.deploy.consent import OUTPUTS_ONLY, SINGLE  # noqa: E402
+from fedal.deploy.consent import SINGLE  # noqa: E402
 from fedal.deploy.entering import SitePlan  # noqa: E402
 from fedal.deploy.pki import authority as certs  # noqa: E402
 from fedal.deploy.plan import plan_federation  # noqa: E402
 from fedal.deploy.service import Service  # noqa: E402
 from fedal.deploy.settings import Deployment, load_federation  # noqa: E402
 from fedal.deploy.site import Site  # noqa: E402
+from fedal.messages import OUTPUTS_ONLY  # noqa: E402
 from fedal.simulate.export import export_sites  # noqa: E402
 from fedal.simulate.run import run  # noqa: E402
 

@@ -10,7 +10,7 @@ import torch
 from fedal import methods
 from fedal.errors import WireError
 from fedal.messages import (
-    MOST_SAMPLES,
+    MAX_SAMPLES,
     ClassFeatures,
     ClassInputs,
     ClassOutputs,
@@ -50,7 +50,7 @@ GOOD: list[Message] = [
     table(ClassOutputs, [1, 0, 2], [1.0, 0.0, 1.0]),
     table(ClassInputs, [1, 0, 2], [1.0, -0.0, 0.0]),
     weights(samples=1),
-    weights(samples=MOST_SAMPLES, members=9),
+    weights(samples=MAX_SAMPLES, members=9),
     Codes(torch.zeros(1, dtype=torch.uint8), 1),
     Consensus(torch.zeros(2, 3), 1),
 ]
@@ -65,7 +65,7 @@ BAD: list[tuple[Message, str]] = [
     (table(ClassInputs, [1, 1, 0], [0.0, 0.0, 1.0]), "values .* in row 2"),
     (weights(samples=0), "samples .* is 0; expected 1 to"),
     (weights(samples=-1), "samples .* is -1"),
-    (weights(samples=2**62), f"samples .* is {2**62}; expected 1 to {MOST_SAMPLES}"),
+    (weights(samples=2**62), f"samples .* is {2**62}; expected 1 to {MAX_SAMPLES}"),
     (weights(members=0), "members .* is 0"),
     (Codes(torch.zeros(1, dtype=torch.uint8), 2), "begins .* is 2; expected 0 to 1"),
     (Consensus(torch.zeros(2, 3), 0), "count .* is 0"),

@@ -19,8 +19,8 @@ from typing import Any, ClassVar, NamedTuple
 from fedal.lazy import Tensor, torch
 
 LARGEST = 1e6  # limit for values from a network: far above any realistic logit, far below overflow of a sum
-MOST_SAMPLES = 2**53 - 1  # the largest count that a double holds exactly
-MOST_CLIENTS = 2**31 - 1
+MAX_SAMPLES = 2**53 - 1  # the largest count that a double holds exactly
+MAX_CLIENTS = 2**31 - 1
 
 
 class Range(NamedTuple):
@@ -57,6 +57,7 @@ class Leak(enum.Flag):
 
 
 NOT_BLACK_BOX = Leak.PARAMETERS | Leak.ARCHITECTURE
+OUTPUTS_ONLY = Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS
 
 LEAK_WORDS = {
     Leak.PUBLIC_OUTPUTS: "outputs on public data",
@@ -157,7 +158,7 @@ class Consensus(Message):
 
     leak = Leak.PUBLIC_OUTPUTS
     layout = {"mean": ("B", "K")}  # noqa: RUF012
-    ranges = {"count": Range(1, MOST_CLIENTS)}  # noqa: RUF012
+    ranges = {"count": Range(1, MAX_CLIENTS)}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class Guidance(Message):
 
     leak = Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS
     layout = {"mean": ("B", "K"), "grad": ("B", "K")}  # noqa: RUF012
-    ranges = {"count": Range(1, MOST_CLIENTS)}  # noqa: RUF012
+    ranges = {"count": Range(1, MAX_CLIENTS)}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,7 @@ class FeatureConsensus(Message):
 
     leak = Leak.PUBLIC_FEATURES
     layout = {"mean": ("B", "d")}  # noqa: RUF012
-    ranges = {"count": Range(1, MOST_CLIENTS)}  # noqa: RUF012
+    ranges = {"count": Range(1, MAX_CLIENTS)}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
@@ -400,7 +401,7 @@ class Weights(Message):
     members: int = 1
 
     leak = Leak.PARAMETERS | Leak.ARCHITECTURE
-    ranges = {"samples": Range(1, MOST_SAMPLES), "members": Range(1, MOST_CLIENTS)}  # noqa: RUF012
+    ranges = {"samples": Range(1, MAX_SAMPLES), "members": Range(1, MAX_CLIENTS)}  # noqa: RUF012
     about_batch = False
     size = "4·weights B"
 

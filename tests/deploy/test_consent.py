@@ -9,10 +9,10 @@ import pytest
 from commands import fedal
 from deployments import Rehearsal
 from fedal import methods
-from fedal.deploy.consent import ALLOWANCES, OUTPUTS_ONLY, SINGLE, consent_text, parse_allowance, refuse_unallowed
+from fedal.deploy.consent import ALLOWANCES, SINGLE, consent_text, parse_allowance, refuse_unallowed
 from fedal.deploy.refusals import Code, Refused
 from fedal.errors import ConfigError
-from fedal.messages import LEAK_WORDS, Leak
+from fedal.messages import LEAK_WORDS, OUTPUTS_ONLY, Leak
 
 
 @pytest.mark.parametrize("name", methods.names())

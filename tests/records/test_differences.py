@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedal.records.differences import MOST_SEEDS, Difference, correct, holm, paired_difference, shortfall
+from fedal.records.differences import MAX_SEEDS, Difference, correct, holm, paired_difference, shortfall
 from fedal.records.numbers import shown_shortfall
 
 A = {0: 0.91, 1: 0.94, 2: 0.90, 3: 0.95}
@@ -144,4 +144,4 @@ def test_a_table_lacks_nothing_if_one_difference_is_clear_and_says_so_with_one_s
     assert shown_shortfall({"a": difference(0.3)}).startswith("One seed allows no test")
     nothing = shortfall({"a": difference(-0.1, 0.0, 0.1001)})
     assert nothing is not None and nothing.enough_seeds is None
-    assert f"more than {MOST_SEEDS} seeds" in shown_shortfall({"a": difference(-0.1, 0.0, 0.1001)})
+    assert f"more than {MAX_SEEDS} seeds" in shown_shortfall({"a": difference(-0.1, 0.0, 0.1001)})

@@ -17,7 +17,7 @@ from fedal.config.presets import with_preset
 from fedal.data.partition import PARTITIONS
 from fedal.errors import ConfigError
 from fedal.facts import sent_to_sites, setting, without_effect
-from fedal.messages import NOT_BLACK_BOX, Leak, Outputs, in_words
+from fedal.messages import NOT_BLACK_BOX, OUTPUTS_ONLY, Leak, Outputs, in_words
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 
@@ -28,7 +28,7 @@ ClientId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 REQUIREMENTS: dict[str, Leak] = {
     "black-box": NOT_BLACK_BOX,
-    "outputs-only": ~(Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS),
+    "outputs-only": ~OUTPUTS_ONLY,
 }
 """value of `require` -> what must not cross the wire."""
 

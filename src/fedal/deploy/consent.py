@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fedal.config import REQUIREMENTS
 from fedal.deploy.refusals import Code, Refused
 from fedal.errors import ConfigError, did_you_mean
-from fedal.messages import LEAK_WORDS, NOT_BLACK_BOX, Leak, in_words
+from fedal.messages import LEAK_WORDS, OUTPUTS_ONLY, Leak, in_words
 from fedal.methods.method import Method
 
-OUTPUTS_ONLY = Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS
 SINGLE = {str(leak.name).lower().replace("_", "-"): leak for leak in LEAK_WORDS}
-ALLOWANCES: dict[str, Leak] = {
-    "outputs-only": OUTPUTS_ONLY,
-    "black-box": ~NOT_BLACK_BOX,
-    **SINGLE,
-}
-"""Words of `--allow`: two groups, and every kind of content by its own name."""
+ALLOWANCES = {word: ~forbidden for word, forbidden in REQUIREMENTS.items()} | SINGLE
+"""Words of `--allow`: those of the setting `require`, and every kind of content by its own name."""
 
 
 def parse_allowance(words: Iterable[str]) -> Leak:

@@ -27,7 +27,7 @@ from fedal.data.streams import Samples
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import CHUNK_BYTES, SERVICE
 from fedal.deploy.codec import Reader
-from fedal.deploy.consent import OUTPUTS_ONLY, consent_text, refuse_unallowed
+from fedal.deploy.consent import consent_text, refuse_unallowed
 from fedal.deploy.pki.authority import Invitation
 from fedal.deploy.plan import manifest
 from fedal.deploy.refusals import Code, Refused
@@ -35,7 +35,7 @@ from fedal.engine.player import LocalPlayer
 from fedal.errors import ConfigError, DataError, FedalError
 from fedal.facts import sent_to_sites
 from fedal.learners.base import Learner
-from fedal.messages import Leak
+from fedal.messages import OUTPUTS_ONLY, Leak
 from fedal.metrics import accuracy
 from fedal.models.custom import call_any_factory, load_factory
 from fedal.precision import dtype_of

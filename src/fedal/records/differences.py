@@ -14,7 +14,7 @@ from typing import TypeVar
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
-MOST_SEEDS = 1000  # more are not worth counting
+MAX_SEEDS = 1000  # more are not worth counting
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -110,7 +110,7 @@ class Shortfall:
     seeds: int
     mean: float
     needed: float  # the smallest mean that would be significant with as many seeds and the same standard deviation
-    enough_seeds: int | None  # the fewest at which the same mean and standard deviation would be; None: > MOST_SEEDS
+    enough_seeds: int | None  # the fewest at which the same mean and standard deviation would be; None: > MAX_SEEDS
 
 
 def shortfall(shown: Mapping[str, Difference]) -> Shortfall | None:
@@ -125,6 +125,6 @@ def shortfall(shown: Mapping[str, Difference]) -> Shortfall | None:
     level = SIGNIFICANCE / len(tested)  # Holm compares the smallest p value with this
     n, deviation = closest.seeds, stdev(closest.by_seed.values())
     needed = _quantile(n, 1 - level) * deviation / math.sqrt(n)
-    candidates = range(n + 1, MOST_SEEDS + 1)
+    candidates = range(n + 1, MAX_SEEDS + 1)
     enough = (k for k in candidates if _p_value(k, closest.mean, deviation / math.sqrt(k)) < level)
     return Shortfall(name, n, closest.mean, needed, next(enough, None))

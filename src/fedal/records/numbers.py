@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from fedal.records.differences import MOST_SEEDS, Difference, shortfall
+from fedal.records.differences import MAX_SEEDS, Difference, shortfall
 from fedal.records.statistics import mean, spread
 
 NONE = "–"
@@ -85,7 +85,7 @@ def shown_shortfall(found: Mapping[str, Difference]) -> str:
     lack = shortfall(found)
     if lack is None:
         return ""
-    enough = f"{lack.enough_seeds} seeds" if lack.enough_seeds else f"more than {MOST_SEEDS} seeds"
+    enough = f"{lack.enough_seeds} seeds" if lack.enough_seeds else f"more than {MAX_SEEDS} seeds"
     return (
         f"No difference has p (Holm) < 0.05 with {lack.seeds} seeds: the closest, {lack.name} ({signed(lack.mean)}), "
         f"would have to be {lack.needed:.4f} in size, or stay the same over {enough}."

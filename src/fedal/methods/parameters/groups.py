@@ -14,7 +14,7 @@ from pydantic import Field
 
 from fedal.aggregate import WeightRule, average_weights
 from fedal.learners.base import WeightLearner
-from fedal.messages import MOST_SAMPLES, Weights
+from fedal.messages import MAX_SAMPLES, Weights
 from fedal.methods.client import ClientLogic, ClientRound
 from fedal.methods.consensus import TRIM
 from fedal.methods.options import MethodOptions
@@ -88,6 +88,6 @@ class GroupServer(ServerLogic):
         for group in self.groups(clients, up):
             shares = [up[n].samples if self.hp.weighting == "samples" else 1 for n in group]
             average = average_weights([up[n].values for n in group], shares, self.hp.aggregate, self.hp.trim)
-            total = min(sum(up[n].samples for n in group), MOST_SAMPLES)
+            total = min(sum(up[n].samples for n in group), MAX_SAMPLES)
             replies |= {n: Weights(average, total, len(group)) for n in group}
         return replies

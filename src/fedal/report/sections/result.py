@@ -17,7 +17,7 @@ from fedal.report.measures import Measure
 
 Cell = Callable[[Group], object]
 
-MOST_ROUNDS = 10_000_000  # steps of longer runs are not counted: the number comes from an untrusted folder
+MAX_ROUNDS = 10_000_000  # steps of longer runs are not counted: the number comes from an untrusted folder
 WHOSE = {
     "clients": "each client's own",
     "server": "the server's",
@@ -106,7 +106,7 @@ def _steps(group: Group) -> str:
     """Optimizer steps per client, as far as fedal knows the method; the folder's code is not read."""
     config, rounds = group.finished[0].config, group.mean("round")
     options = config.get("options", {})
-    if group.method not in methods.MODULES or not isinstance(options, dict) or not 0 <= rounds <= MOST_ROUNDS:
+    if group.method not in methods.MODULES or not isinstance(options, dict) or not 0 <= rounds <= MAX_ROUNDS:
         return NONE
     method = methods.get(group.method)
     try:
