@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from fedal.config import Config
 from fedal.deploy.refusals import Code
 from fedal.facts import facts_of
 from fedal.learners.base import Learner
-from optional import needs
+from optional import needs, needs_programs
 
 needs("sphinx", "docs")
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]  # ten seconds to build on a free core
@@ -233,9 +232,7 @@ def test_a_search_in_a_browser_finds_non_iid(site: Path, tmp_path: Path) -> None
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: fedal[dev]")
     from selenium.webdriver.support.wait import WebDriverWait
 
-    programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
-    if None in programs.values():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"not installed: one of {list(programs)}")
+    programs = needs_programs("chromium", "chromedriver")
     options = webdriver.ChromeOptions()
     options.binary_location = str(programs["chromium"])
     flags = ["--headless=new", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"]

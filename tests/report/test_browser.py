@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from fedal.report.groups import overview
 from fedal.report.page import write_report
 from fedal.report.sections.differences import difference_rows
 from fedal.report.sections.target import target_rows
+from optional import needs_programs
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: fedal[dev]")
 from selenium.webdriver import ActionChains, Keys  # noqa: E402
@@ -24,22 +24,18 @@ from selenium.webdriver.support.select import Select  # noqa: E402
 
 pytestmark = pytest.mark.processes
 
-PROGRAMS = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
-
 
 class Browser:
     """Headless Chromium with its console and its network log."""
 
     def __init__(self) -> None:
-        missing = [name for name, path in PROGRAMS.items() if path is None]
-        if missing:
-            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"not installed: {', '.join(missing)}")
+        programs = needs_programs("chromium", "chromedriver")
         options = webdriver.ChromeOptions()
-        options.binary_location = str(PROGRAMS["chromium"])
+        options.binary_location = str(programs["chromium"])
         for word in ("--headless=new", "--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])):
             options.add_argument(word)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        self.driver = webdriver.Chrome(options, webdriver.ChromeService(PROGRAMS["chromedriver"]))
+        self.driver = webdriver.Chrome(options, webdriver.ChromeService(programs["chromedriver"]))
 
     def open(self, page: Path, width: int, theme: str = "light") -> None:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}

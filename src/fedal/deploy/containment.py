@@ -85,7 +85,7 @@ class Containment:
                     wire.down(site, replies[site])
                 if ended:
                     return False
-        except Exception:
+        except Exception:  # any error of the half, or of a reply that its wire refuses, is the answer here
             return True
         return False
 
