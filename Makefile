@@ -13,7 +13,7 @@ TEST := $(BIN)/python -m pytest -n 2 --dist loadfile -m
 .PHONY: demo quick test check lint format soak bench docs lowest lock wheel clean
 
 demo: $(USE)
-	$(BIN)/fedal compare --methods local,fedmd,fedal --dataset digits --iterations 200 --seeds 3 --out runs/demo
+	$(BIN)/fedal compare --methods local,fedmd,fedal,fedeven --dataset digits --iterations 200 --seeds 3 --out runs/demo
 
 test: $(WORK)
 	$(TEST) "not soak"
@@ -51,7 +51,7 @@ lowest:
 	$(PYTHON) -m venv --clear .venv-lowest
 	$(PYTHON) -m tests.lowest > .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --no-compile --quiet --disable-pip-version-check \
-	  -c .venv-lowest/constraints.txt -e '.[report,tensorboard,tune,pandas,deploy,jax,ray,docs]' \
+	  -c .venv-lowest/constraints.txt -e '.[report,tensorboard,tune,pandas,parquet,deploy,onnx,xgboost,lightgbm,jax,ray,docs]' \
 	  pytest pytest-timeout pytest-xdist hypothesis selenium
 	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile -W default::DeprecationWarning \
 	  -W default::pytest.PytestUnraisableExceptionWarning -m "not soak and not processes"

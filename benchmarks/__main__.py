@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from benchmarks import against, engine_share, engine_vs_naive, operators, scaling
-from benchmarks.workloads import LENET, WORKLOADS, Workload
+from benchmarks import against, cohorts, engine_share, engine_vs_naive, operators, scaling
+from benchmarks.workloads import LARGE, LENET, SMALL, WORKLOADS, Workload
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
@@ -53,9 +53,10 @@ def parts(repeats: int) -> dict[str, Callable[[], Any]]:
     return measurements | {
         f"{LENET.name} under load": lambda: engine_vs_naive.benchmark_under_load(LENET, repeats),
         "scaling": scaling.measure,
-        "operators": lambda: {w.name: operators.operator_shares(w) for w in WORKLOADS},
-        "engine share": lambda: {w.name: engine_share.engine_share(w) for w in WORKLOADS[:2]},
-        "evaluation": lambda: {w.name: engine_share.evaluation(w) for w in WORKLOADS[:2]},
+        "cohorts": cohorts.measure,
+        "operators": lambda: {w.name: operators.operator_shares(w) for w in (SMALL[0], LENET, *LARGE)},
+        "engine share": lambda: {w.name: engine_share.engine_share(w) for w in (SMALL[0], LENET, LARGE[0])},
+        "evaluation": lambda: {w.name: engine_share.evaluation(w) for w in (LENET, LARGE[0])},
         "seconds to first iteration": engine_share.seconds_to_first_iteration,
     }
 
@@ -66,8 +67,8 @@ def as_markdown(results: dict[str, Any]) -> str:
         f"{here['cores']} cores, {here['cpu_capability']}, torch {here['torch']}; medians of interleaved repeats.",
         "" if here["bf16"] else "This processor has no bf16 arithmetic, so bf16 is not measured here.",
         "",
-        "| workload | variant | ms per iteration | ratio to the better naive | GFLOP/s | share of peak |",
-        "|---|---|---|---|---|---|",
+        "| workload | variant | ms per iteration | ratio to the better naive | GFLOP/s | share of peak | bits |",
+        "|---|---|---|---|---|---|---|",
     ]
     timed = {name: row for name, row in results.items() if isinstance(row, dict) and "ms_per_iteration" in row}
     for name, row in timed.items():
@@ -76,11 +77,16 @@ def as_markdown(results: dict[str, Any]) -> str:
             gflops = row["gflop_per_iteration"] / ms * 1e3
             peak = f"{gflops / row['peak_gflops']:.0%}" if "peak_gflops" in row else ""
             shown = "" if ratio is None else f"**{ratio:.2f}**"
-            lines.append(f"| {name} | {variant} | {ms:.0f} | {shown} | {gflops:.0f} | {peak} |")
+            bits = {True: "single", False: "other"}.get(row.get("bits_of_single_clients", {}).get(variant), "")
+            time = f"{ms:.0f}" if ms >= 10 else f"{ms:.2f}"
+            lines.append(f"| {name} | {variant} | {time} | {shown} | {gflops:.0f} | {peak} | {bits} |")
+    lines += ["", "Bits: whether the weights of all clients equal those of single clients bit for bit after the race."]
     lines += ["", "Largest weight difference between the engine and the naive loop after two rounds in fp64: "]
     lines[-1] += ", ".join(f"{n} {row['fp64_difference']:.0e}" for n, row in timed.items() if "fp64_difference" in row)
     if "scaling" in results:
         lines += ["", *scaling.as_markdown(results["scaling"])]
+    if "cohorts" in results:
+        lines += ["", *cohorts.as_markdown(results["cohorts"])]
     if "operators" in results:
         lines += ["", *operators.as_markdown(results["operators"])]
     if "engine share" in results:

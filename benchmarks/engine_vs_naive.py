@@ -15,8 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.workloads import Both, Workload, federation, prepare_both
 from fedal.machine import available_cores
+from fedal.simulate.assemble import Assembly
 
 CORES = available_cores()
+STACKED, SINGLE = "fedal, stacked", "fedal, not stacked"  # "fedal" alone: stacked = auto
 NAIVE = ("naive, default threads", "naive, one thread")
 
 
@@ -49,10 +51,13 @@ def benchmark(workload: Workload, repeats: int) -> dict[str, Any]:
             NAIVE[1]: (1, both.run_naive),
             "fedal": (1, both.run_engine),
         }
-        if workload.config().stacked == "auto" and "lenet5" in workload.models:
-            variants["fedal, not stacked"] = (1, stack.enter_context(_engine(workload, stacked=False)))
-        if has_bf16() and "lenet5" not in workload.models:
-            variants["fedal, bf16"] = (1, stack.enter_context(_engine(workload, precision="bf16")))
+        engines = {"fedal": both.assembly}
+        if workload.is_small:
+            for name, stacked in ((STACKED, True), (SINGLE, False)):
+                engines[name], run_round = stack.enter_context(_engine(workload, stacked=stacked))
+                variants[name] = (1, run_round)
+        if has_bf16() and not workload.is_small:
+            variants["fedal, bf16"] = (1, stack.enter_context(_engine(workload, precision="bf16"))[1])
         times: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(repeats):
             for name, (threads, work) in variants.items():
@@ -66,7 +71,20 @@ def benchmark(workload: Workload, repeats: int) -> dict[str, Any]:
         "ratio_to_better_naive": {name: naive / value for name, value in ms.items() if name not in NAIVE},
         "gflop_per_iteration": gflop,
         "repeats": repeats,
+        "bits_of_single_clients": {
+            name: same_weights(assembly, engines[SINGLE]) for name, assembly in engines.items() if SINGLE in engines
+        },
     }
+
+
+def same_weights(some: Assembly, others: Assembly) -> bool:
+    """Whether the weights of all clients are equal bit for bit, after the same number of rounds."""
+    pairs = zip(some.learners.values(), others.learners.values(), strict=True)
+    return all(
+        torch.equal(mine, theirs)
+        for learner, other in pairs
+        for mine, theirs in zip(learner.module.parameters(), other.module.parameters(), strict=True)  # type: ignore[attr-defined]
+    )
 
 
 def benchmark_under_load(workload: Workload, repeats: int) -> dict[str, Any]:
@@ -88,10 +106,10 @@ def check_equal(workload: Workload) -> float:
 
 
 @contextmanager
-def _engine(workload: Workload, **settings: Any) -> Iterator[Callable[[], object]]:
+def _engine(workload: Workload, **settings: Any) -> Iterator[tuple[Assembly, Callable[[], object]]]:
     with federation(workload, **settings) as assembly:
         rounds = iter(range(10**6))
-        yield lambda: assembly.federation.run_round(next(rounds))
+        yield assembly, lambda: assembly.federation.run_round(next(rounds))
 
 
 @contextmanager

@@ -7,6 +7,8 @@ without checks, rounds or identities. Any exchange of logits costs at least that
 other load on the machine affects all alike. An exchange lasts from the arrival of the last upload to the next such
 moment: replies out, ten clients answer, uploads in. fedal's clients have a learner that computes nothing. The measured
 time is transport, checks, bookkeeping and the method's own computation on both sides; one variant has no computation.
+
+`--against COMMIT` measures exchanges of three deployed sites in that commit and in this tree, alternately.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import against
 from benchmarks.bare_streams import BATCH, CLASSES, CLIENTS, Blank, Logits, Traffic  # imports fedal before gRPC
 from fedal.machine import available_cores
 
@@ -334,7 +337,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--block", type=int, default=50, help="exchanges per block")
+    parser.add_argument(
+        "--against", metavar="COMMIT", help="time deployed exchanges of that commit and this tree instead"
+    )
+    parser.add_argument("--pairs", type=int, default=7, help="with --against: processes of each tree")
     options = parser.parse_args()
+    if options.against:
+        raise SystemExit(against.main(options.against, options.pairs, only="exchange"))
     timings = benchmark(options.blocks, options.block)
     table = as_markdown(timings)
     print(table)

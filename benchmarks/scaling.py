@@ -1,6 +1,7 @@
 """Measures how time and memory grow with the number of clients. Each size runs in its own process: peaks never fall.
 
-`python -m benchmarks.scaling N` prints the measurement for one size as JSON.
+`python -m benchmarks.scaling N [GROUPS]` prints the measurement for one size as JSON, with a discriminator that tells
+all clients apart or GROUPS groups. Processor time is that of all threads: on a busy machine it says more.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -18,14 +20,15 @@ from benchmarks.workloads import LENET, federation
 
 SIZES = (10, 20, 50, 100, 200)
 MANY = 1000  # must fit into 2 GB
+GROUPS = 32
 
 
 def measure(sizes: tuple[int, ...] = (*SIZES, MANY)) -> dict[str, dict[str, float]]:
     results = {}
-    for clients in sizes:
-        command = [sys.executable, "-m", "benchmarks.scaling", str(clients)]
+    for clients, groups in [*((size, 0) for size in sizes), (sizes[-1], GROUPS)]:
+        command = [sys.executable, "-m", "benchmarks.scaling", str(clients), str(groups)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        results[str(clients)] = json.loads(done.stdout)
+        results[f"{clients} in {groups} groups" if groups else str(clients)] = json.loads(done.stdout)
     return results
 
 
@@ -35,15 +38,18 @@ def megabytes_per_client(results: dict[str, dict[str, float]]) -> float:
     return grown / (SIZES[-1] - SIZES[0])
 
 
-def one_size(clients: int) -> dict[str, float]:
+def one_size(clients: int, groups: int = 0) -> dict[str, float]:
     """Time (the median after a warm-up round) and peak memory. Private data are small, so that models dominate."""
     workload = replace(LENET, clients=clients)
-    with federation(workload, per_client=40) as assembly:
+    with federation(workload, per_client=40, options={"discriminator_groups": groups}) as assembly:
         run_round = assembly.federation.run_round
         run_round(0)
-        times = [timed(lambda t=t: run_round(t)) for t in range(1, 4 if clients <= SIZES[-1] else 2)]  # type: ignore[misc]
+        began, rounds = time.process_time(), range(1, 4 if clients <= SIZES[-1] else 2)
+        times = [timed(lambda t=t: run_round(t)) for t in rounds]  # type: ignore[misc]
+        used = time.process_time() - began
     return {
         "ms_per_iteration": 1e3 * median(times) / workload.tau,
+        "processor_ms_per_iteration": 1e3 * used / len(rounds) / workload.tau,
         "peak_mb": peak_memory(),
     }
 
@@ -55,18 +61,26 @@ def peak_memory() -> float:
 
 
 def as_markdown(results: dict[str, dict[str, float]]) -> list[str]:
-    base = results[str(SIZES[0])]["ms_per_iteration"] / SIZES[0]
-    lines = ["| LeNet5 clients | ms per iteration | per client, relative to 10 | peak memory |", "|---|---|---|---|"]
-    lines += [
-        f"| {clients} | {row['ms_per_iteration']:.0f} | {row['ms_per_iteration'] / int(clients) / base:.2f} "
-        f"| {row['peak_mb']:.0f} MB |"
-        for clients, row in results.items()
+    lines = [
+        "| LeNet5 clients | ms per iteration | per client, relative to 10 | processor time, the same | peak memory |",
+        "|---|---|---|---|---|",
     ]
+    for name, row in results.items():
+        each = [_relative(results, name, time) for time in ("ms_per_iteration", "processor_ms_per_iteration")]
+        lines.append(f"| {name} | {row['ms_per_iteration']:.0f} | {each[0]} | {each[1]} | {row['peak_mb']:.0f} MB |")
     return [*lines, "", f"Memory per additional client (10 to 200): {megabytes_per_client(results):.2f} MB."]
 
 
+def _relative(results: dict[str, dict[str, float]], name: str, time: str) -> str:
+    """The time per client in words, relative to that of the smallest size."""
+    first, own = results[str(SIZES[0])], results[name]
+    if time not in own or time not in first:
+        return ""
+    return f"{own[time] / int(name.split()[0]) / (first[time] / SIZES[0]):.2f}"
+
+
 def main() -> None:
-    measured: dict[str, Any] = one_size(int(sys.argv[1]))
+    measured: dict[str, Any] = one_size(*map(int, sys.argv[1:]))
     print(json.dumps(measured))
 
 

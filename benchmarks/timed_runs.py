@@ -85,7 +85,24 @@ def deployed_exchange(folder: Path) -> float:
     return 1e3 * float(last["seconds"] - first["seconds"]) / int(last["iteration"] - first["iteration"])
 
 
-def _run(folder: Path, images: tuple[int, ...] | None, **settings: Any) -> float:
+def own_models(clients: int, **_: Any) -> dict[str, Any]:
+    """A model for every client that cannot be stacked: its forward is not a chain of layers."""
+    from torch import Tensor, nn
+
+    class Skip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x.flatten(1)).relu()
+            logits: Tensor = self.last(h + self.second(h).relu())
+            return logits
+
+    return {f"client-{n:02}": Skip() for n in range(clients)}
+
+
+def _run(folder: Path, images: tuple[int, ...] | None, own: bool = False, **settings: Any) -> float:
     """Milliseconds of a whole run, on random images of shape `images`, or on digits if it is None."""
     import fedal
     import fedal.data
@@ -101,7 +118,7 @@ def _run(folder: Path, images: tuple[int, ...] | None, **settings: Any) -> float
     config = fedal.Config(partition="iid", **settings)
     with tempfile.TemporaryDirectory(dir=folder) as out:
         began = time.perf_counter()
-        fedal.run(config, Path(out) / "run", data=data)
+        fedal.run(config, Path(out) / "run", data=data, models=own_models(**settings) if own else None)
         return 1e3 * (time.perf_counter() - began)
 
 
@@ -110,6 +127,12 @@ IN_PROCESS: dict[str, Callable[[Path], float]] = {
         per_iteration, rounds=8, images=(1, 28, 28), method="fedal", models="lenet5", clients=10
     ),
     "FedAL, 10 small digits clients, iteration": partial(per_iteration, rounds=12, method="fedal", clients=10),
+    "FedAL, 10 own models that cannot be stacked, iteration": partial(
+        per_iteration, rounds=12, method="fedal", clients=10, own=True
+    ),
+    "FedAL, 9 mlp-small and one cnn-small, iteration": partial(
+        per_iteration, rounds=12, method="fedal", clients=({"model": "mlp-small"},) * 9 + ({"model": "cnn-small"},)
+    ),
     "FedMD, 4 wrn-10-1, iteration": partial(
         per_iteration, rounds=2, images=(3, 32, 32), method="fedmd", models="wrn-10-1", clients=4
     ),

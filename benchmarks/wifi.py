@@ -58,7 +58,7 @@ def prepare(folder: Path, method: str, seed: int, iterations: int) -> ServerPlan
     certs.init(folder / "certs", "fedal")
     certs.issue_server(folder / "certs", ["127.0.0.1"])
     for path in export_sites(plan.config, folder / "sites"):
-        certs.issue_client(folder / "certs", path.stem, plan.public_sha256)
+        certs.issue_client(folder / "certs", path.stem, plan.public_sha256, contract=plan.contract)
         with np.load(path) as data:
             arrays = dict(data)
         for name in ("test_x", "test_y"):

@@ -39,6 +39,11 @@ class Workload:
     rounds: int
     tau: int = 5
 
+    @property
+    def is_small(self) -> bool:
+        """Whether stacks pay: its networks are chains of layers, bound by operator calls."""
+        return {*self.models} <= {"mlp-small", "cnn-small", "lenet5"}
+
     def config(self, **settings: Any) -> Config:
         tables = tuple({"model": self.models[i % len(self.models)]} for i in range(self.clients))
         return Config(dataset=self.dataset, clients=tables, tau=self.tau, **settings)
@@ -55,12 +60,17 @@ class Workload:
         return DataSplit(data, dict(zip(names, parts, strict=True)), np.arange(PUBLIC), x[:PUBLIC], 0)
 
 
+SMALL = (  # bound by operator calls
+    Workload("mlp-small x10", "digits", (1, 8, 8), ("mlp-small",), 10, rounds=20),
+    Workload("tabular MLP x20", "digits", (30,), ("mlp-small",), 20, rounds=10),
+    Workload("cnn-small x25", "digits", (1, 8, 8), ("cnn-small",), 25, rounds=4),
+)
 LENET = Workload("LeNet5 x10", "mnist", (1, 28, 28), ("lenet5",), 10, rounds=4)
-WORKLOADS = (
-    LENET,
+LARGE = (  # bound by arithmetic
     Workload("WideResNet mix x20", "svhn", (3, 32, 32), ("wrn-10-1", "wrn-10-2", "wrn-16-1"), 20, rounds=1, tau=2),
     Workload("ResNet-18/34 x15", "cifar10", (3, 32, 32), ("resnet18", "resnet34"), 15, rounds=1, tau=1),
 )
+WORKLOADS = (*SMALL, LENET, *LARGE)
 
 
 class Both:

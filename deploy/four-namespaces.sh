@@ -62,5 +62,5 @@ for pid in $pids; do
 done
 
 grep -h joined client-*.log
-(cd alone/models && sha256sum ./*) >alone.sha256
+(cd alone/models && sha256sum ./*.safetensors) >alone.sha256
 (cd trained && sha256sum --check ../alone.sha256)

@@ -19,21 +19,24 @@ from fedal.records.run import Run
 from fedal.records.statistics import Row, round_ends
 from fedal.theory.equilibrium import check_equilibrium
 from fedal.theory.outputs import client_outputs
-from studies.results_plan import Arm, ResultsPlan, Study
+from studies.results_plan import Arm, MeasuredOn, ResultsPlan, Study
 
 CURVE_POINTS = 36
 KEYS = (
     "iteration",
     "test_accuracy",
     "test_accuracy_min",
+    "validation_accuracy",
     "honest_test_accuracy",
     "disagreement",
     "discriminator_accuracy",
     "adversarial_grad_norm",
+    "discriminator_lr",
 )
 """The columns of a curve, at the end of a round. `after_local` is added where it was recorded."""
 ENVIRONMENT = ("fedal", "torch", "numpy", "python", "machine", "cpu_capability", "data")
 DIGITS = 6  # decimals in result files: far below any spread
+MANY = 50  # clients: beyond that, comparing the outputs of all of them takes hours
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,14 @@ class Result:
         return [dict(zip(self.curve, values, strict=True)) for values in zip(*self.curve.values(), strict=True)]
 
     @property
-    def fresh(self) -> float:
-        """The share of outputs whose owner a discriminator trained from scratch names."""
-        return float(self.content["agreement"]["fresh"])
+    def fresh(self) -> float | None:
+        """The share of outputs whose owner a discriminator trained from scratch names; None with many clients."""
+        return self.content["agreement"].get("fresh")  # type: ignore[no-any-return]
 
-    @property
-    def ensemble(self) -> float:
-        """Test accuracy of the ensemble: the mean of all clients' logits."""
-        return float(self.content["agreement"]["team_on_test"])
+    def ensemble(self, data: MeasuredOn) -> float | None:
+        """Accuracy of the ensemble, the mean of all clients' logits, on the test or validation samples."""
+        recorded = self.final.get(f"{data}_ensemble_accuracy")  # by the instrument `bottlenecks`
+        return self.content["agreement"].get("team_on_test") if recorded is None else float(recorded)
 
 
 def collect(plan: ResultsPlan, runs: Path, folder: Path) -> list[Path]:
@@ -109,7 +112,12 @@ def extract(run: Run) -> dict[str, Any]:
 
 
 def _agreement(run: Run) -> dict[str, Any]:
-    """How similar the outputs of the final models are, as in `fedal analyse`, and the accuracy of their ensemble."""
+    """How similar the outputs of the final models are, as in `fedal analyse`, and the accuracy of their ensemble.
+
+    Empty for a run with many clients.
+    """
+    if len(run.config.client_names) > MANY:
+        return {}
     with restored(run) as found:
         view, learners = found.view, found.view.learners.values()
         on_public, on_test = (

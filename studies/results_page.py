@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from fedal.records.numbers import DIFFERENCE_HEADS, NONE, count, shown_shortfall
 from fedal.records.statistics import mean
 from fedal.records.tables import as_markdown
 from studies.result_files import Result, read_results
-from studies.results_plan import Arm, ResultsPlan, Study
+from studies.results_plan import Arm, Claim, ResultsPlan, Study
 from studies.study_figures import draw_study
 
 BEGIN, END = "<!-- results: written by python -m studies collect -->", "<!-- end of results -->"
@@ -27,11 +28,16 @@ class StudyResults:
     results: Mapping[str, Mapping[int, Result]]  # arm -> seed -> result
 
     def accuracies(self, arm: str) -> dict[int, float]:
-        return {seed: float(result.final["test_accuracy"]) for seed, result in self.results.get(arm, {}).items()}
+        return {seed: float(result.final[self.study.measure]) for seed, result in self.results.get(arm, {}).items()}
 
     @property
     def has_runs(self) -> bool:
         return any(self.results.values())
+
+    @property
+    def has_bottlenecks(self) -> bool:
+        """Whether bias and gap were recorded, by the instrument `bottlenecks`."""
+        return any(f"{self.study.measured_on}_gap" in r.final for runs in self.results.values() for r in runs.values())
 
     @property
     def best_first(self) -> list[Arm]:
@@ -60,8 +66,11 @@ def write_between(page: Path, begin: str, end: str, text: str) -> Path:
 def generate(plan: ResultsPlan, folder: Path) -> str:
     """The text between the markers."""
     studies = _read(plan, folder)
+    tested = _tested(plan.claims, studies)
     parts = [_completed_runs(studies)]
-    parts += [_show_study(each) for each in studies if each.has_runs]
+    for each in studies:
+        if each.has_runs:
+            parts += [_show_study(each, folder), *tested[each.study.name]]
     parts += [_answer(question.text, question.pairs, studies) for question in plan.questions]
     return "\n\n".join(part for part in parts if part)
 
@@ -89,33 +98,36 @@ def _completed_runs(studies: Sequence[StudyResults]) -> str:
     return "## Completed runs\n\n" + as_markdown(["study", "runs", "missing"], rows)
 
 
-def _show_study(found: StudyResults) -> str:
+def _show_study(found: StudyResults, folder: Path) -> str:
     study = found.study
     n_clients = len(study.config(study.arms[0], study.seeds[0]).client_names)
-    heads = ["arm", "seeds", "test accuracy", "worst client", "steps", "ensemble"]
+    heads = ["arm", "seeds", f"{study.measured_on} accuracy", "worst client", "steps", "ensemble"]
+    heads += ["bias", "gap"] if found.has_bottlenecks else []
     heads += [f"discriminator accuracy (chance {1 / n_clients:.3g})", "adversarial gradient norm"]
     heads += ["fresh discriminator", "disagreement", "options of `fedal run --config`"]
-    rows = [_show_arm(study, arm, list(found.results[arm.name].values())) for arm in found.best_first]
-    setting = f"[configs/{study.config_file.name}](configs/{study.config_file.name})"
+    rows = [_show_arm(found, arm) for arm in found.best_first]
+    setting = f"[configs/{study.config_file.name}]({os.path.relpath(study.config_file, folder).replace(os.sep, '/')})"
     return f"## {study.title}\n\n{setting}\n\n{as_markdown(heads, rows)}\n\n![{study.title}](figures/{study.name}.png)"
 
 
-def _show_arm(study: Study, arm: Arm, results: Sequence[Result]) -> list[str]:
-    words = f"`{' '.join(arm.words)}`"
+def _show_arm(found: StudyResults, arm: Arm) -> list[str]:
+    study, results = found.study, list(found.results[arm.name].values())
+    words, data = f"`{' '.join(arm.words)}`", study.measured_on
+    bottlenecks = [f"{data}_bias", f"{data}_gap"] if found.has_bottlenecks else []
     if not results:
-        return [arm.name, "0", "not run yet", *[NONE] * 7, words]
+        return [arm.name, "0", "not run yet", *[NONE] * (7 + len(bottlenecks)), words]
     config = study.config(arm, study.seeds[0])
-    accuracies = [float(result.final["test_accuracy"]) for result in results]
     return [
         arm.name,
         str(len(results)),
-        with_spread(accuracies),
-        f"{mean(float(result.final['test_accuracy_min']) for result in results):.3f}",
+        with_spread(list(found.accuracies(arm.name).values())),
+        f"{mean(float(result.final[f'{study.measure}_min']) for result in results):.3f}",
         count(config.method_object().steps(config.options, config.total_rounds)),
-        f"{mean(result.ensemble for result in results):.4f}",
+        _mean_of([result.ensemble(data) for result in results], 4),
+        *(_at_the_end(results, key) for key in bottlenecks),
         _along(results, "discriminator_accuracy", lambda value: f"{value:.3f}"),
         _along(results, "adversarial_grad_norm", lambda value: f"{value:.4f}"),
-        f"{mean(result.fresh for result in results):.3f}",
+        _mean_of([result.fresh for result in results], 3),
         _at_the_end(results, "disagreement"),
         words,
     ]
@@ -130,8 +142,13 @@ def _along(results: Sequence[Result], key: str, show: Callable[[float], str]) ->
 
 
 def _at_the_end(results: Sequence[Result], key: str) -> str:
-    values = [float(result.final[key]) for result in results if key in result.final]
-    return f"{mean(values):.3f}" if values else NONE
+    return _mean_of([result.final.get(key) for result in results], 3)
+
+
+def _mean_of(values: Sequence[float | None], digits: int) -> str:
+    """The mean of the values that are known; a dash if none is."""
+    known = [value for value in values if value is not None]
+    return f"{mean(known):.{digits}f}" if known else NONE
 
 
 def _answer(text: str, pairs: Iterable[tuple[str, str]], studies: Sequence[StudyResults]) -> str:
@@ -148,10 +165,33 @@ def _answer(text: str, pairs: Iterable[tuple[str, str]], studies: Sequence[Study
     if not found:
         return ""
     shown = correct(found)
-    heads = ["difference", "study", "seeds", "test accuracy", *DIFFERENCE_HEADS, "verdict"]
+    heads = ["difference", "study", "seeds", f"{studies[0].study.measured_on} accuracy", *DIFFERENCE_HEADS, "verdict"]
     table = as_markdown(heads, [[*names, *_show_difference(each)] for names, each in shown.items()])
     lack = shown_shortfall({f"{pair} in {study}": each for (pair, study), each in shown.items()})
     return "\n\n".join(part for part in (f"## {text}", table, lack) if part)
+
+
+def _tested(claims: Iterable[Claim], studies: Sequence[StudyResults]) -> dict[str, list[str]]:
+    """Study -> one sentence for each claim of the paper that it tests. The p values are corrected over all studies."""
+    sentences: dict[str, list[str]] = {each.study.name: [] for each in studies}
+    for claim in claims:
+        first, second = claim.pair
+        found = {
+            each.study.name: difference
+            for each in studies
+            if (difference := paired_difference(each.accuracies(first), each.accuracies(second))) is not None
+        }
+        for name, difference in correct(found).items():
+            sentences[name].append(f"The paper's claim that {claim.text} is {_outcome(difference)}.")
+    return sentences
+
+
+def _outcome(found: Difference) -> str:
+    if found.corrected is None:
+        return f"not tested here yet: one seed has no spread ({found.mean:+.4f})"
+    words = {"higher": "confirmed here", "lower": "contradicted here"}
+    verdict = words.get(found.verdict, "neither confirmed nor contradicted here: the two are not distinguishable")
+    return f"{verdict} ({found.mean:+.4f}, p (Holm) {found.corrected:.3f} over all studies of this page)"
 
 
 def _show_difference(found: Difference) -> list[str]:

@@ -1,16 +1,17 @@
-"""docs/results/plan.toml as studies, arms and jobs."""
+"""A plan.toml, such as that of docs/results, as studies, arms and jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from fedal.campaigns.job import Job
 from fedal.config import Config, load_config, read_toml
 from fedal.errors import ConfigError
 
+MeasuredOn = Literal["test", "validation"]
 ROOT = Path(__file__).parent.parent
 PAGE_FOLDER = ROOT / "docs" / "results"
 RUNS = ROOT / "runs" / "results"
@@ -39,6 +40,11 @@ class Study:
     config_file: Path
     seeds: tuple[int, ...]
     arms: tuple[Arm, ...]
+    measured_on: MeasuredOn = "test"  # what arms are judged by: a search must not look at the test set
+
+    @property
+    def measure(self) -> str:
+        return f"{self.measured_on}_accuracy"
 
     def config(self, arm: Arm, seed: int) -> Config:
         return load_config(self.config_file, {**arm.settings, "seed": seed})
@@ -60,11 +66,20 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, "FedAL beats FedMD", which a study confirms if the first arm is higher than the second."""
+
+    text: str
+    pair: tuple[str, str]
+
+
+@dataclass(frozen=True)
 class ResultsPlan:
-    """All studies, in the order in which they run, and the questions about them."""
+    """All studies, in the order in which they run, the questions about them, and the claims that each study tests."""
 
     studies: tuple[Study, ...]
     questions: tuple[Question, ...]
+    claims: tuple[Claim, ...] = ()
 
     @property
     def arm_names(self) -> list[str]:
@@ -77,22 +92,26 @@ class ResultsPlan:
         unknown = [name for name in names if name not in known]
         if unknown:
             raise ConfigError(f'there is no study "{unknown[0]}". There are: {", ".join(known)}.')
-        return ResultsPlan(tuple(known[name] for name in names), self.questions) if names else self
+        return replace(self, studies=tuple(known[name] for name in names)) if names else self
 
 
 def read_plan(folder: Path = PAGE_FOLDER) -> ResultsPlan:
-    """Reads the folder's plan.toml; the config of a study is configs/NAME.toml next to it."""
+    """Reads the folder's plan.toml; the config of a study is configs/NAME.toml next to it, unless it names another."""
     content = read_toml(folder / "plan.toml")
-    settings = content["arms"]
+    settings, measured_on = content["arms"], content.get("measured_on", "test")
+    if measured_on not in get_args(MeasuredOn):
+        raise ConfigError(f'{folder / "plan.toml"}: measured_on = "{measured_on}": expected test or validation.')
     studies = tuple(
         Study(
             study["name"],
             study["title"],
-            folder / "configs" / f"{study['name']}.toml",
+            folder / study.get("config", f"configs/{study['name']}.toml"),
             tuple(study["seeds"]),
             tuple(Arm(name, settings.get(name, {"method": name})) for name in study["arms"]),
+            measured_on,
         )
         for study in content["studies"]
     )
     questions = tuple(Question(q["text"], tuple((a, b) for a, b in q["pairs"])) for q in content["questions"])
-    return ResultsPlan(studies, questions)
+    claims = tuple(Claim(claim["text"], (claim["pair"][0], claim["pair"][1])) for claim in content.get("claims", []))
+    return ResultsPlan(studies, questions, claims)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,13 @@ from studies.results_plan import Study
 
 def missing(studies: Iterable[Study], runs: Path, only_seed: int | None = None) -> list[Job]:
     """The unfinished jobs, in order. Raises ConfigError if a folder holds a run with other settings."""
-    jobs = [job for study in studies for job in study.jobs(runs)]
+    return unfinished([job for study in studies for job in study.jobs(runs) if only_seed in (None, job.seed)])
+
+
+def unfinished(jobs: Sequence[Job]) -> list[Job]:
+    """Raises ConfigError if a folder holds a run with other settings."""
     refuse_other_runs(jobs)
-    return [job for job in jobs if not job.is_finished and only_seed in (None, job.seed)]
+    return [job for job in jobs if not job.is_finished]
 
 
 def run_plan(jobs: list[Job], at_once: int) -> list[Job]:

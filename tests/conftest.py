@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import fedal.deploy  # noqa: F401 - before anybody imports gRPC, whose TLS it restricts
 from no_processes import no_processes
 
 torch.manual_seed(0)  # for models created during test collection
+
+# A loaded machine is no defect: examples have no time limit, as in Hypothesis' own profile for CI.
+settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ grpc = needs("grpc", "deploy")
 needs("cryptography", "deploy")
 
 from fedal.deploy import fedal_pb2 as pb  # noqa: E402
-from fedal.deploy.channel import PROTOCOL_MAJOR, SERVICE, open_channel  # noqa: E402
+from fedal.deploy.channel import PROTOCOL_MAJOR, SERVICE, open_channel, refusal_of  # noqa: E402
 from fedal.deploy.consent import SINGLE  # noqa: E402
 from fedal.deploy.entering import SitePlan  # noqa: E402
 from fedal.deploy.pki import authority as certs  # noqa: E402
@@ -88,7 +88,7 @@ class Rehearsal:
         certs.issue_server(folder / "certs", ["localhost", "127.0.0.1"])
         self.plan = plan_federation(self.config, self.deployment)
         for site in (*SITES, "operator", "stranger"):
-            certs.issue_client(folder / "certs", site, self.plan.public_sha256)
+            certs.issue_client(folder / "certs", site, self.plan.public_sha256, contract=self.plan.contract)
         if export:
             export_sites(self.config, folder / "sites")
 
@@ -147,18 +147,19 @@ class Rehearsal:
 
     def join_in_thread(self, site: str, **changes: Any) -> tuple[threading.Thread, list[BaseException]]:
         failure: list[BaseException] = []
+        said: list[str] = []
         plan = replace(self.site_plan(site), **changes)
 
         def run() -> None:
             try:
-                Site(plan, lambda text: None).run()
+                Site(plan, said.append).run()
             except Exception as error:
                 failure.append(error)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         # One after the other: initialisers draw from torch's generator, which all threads share.
-        wait_for(lambda: failure or (plan.state / "site.json").exists())
+        wait_for(lambda: failure or any(text.startswith("joined") or text.endswith("again.") for text in said))
         return thread, failure
 
     # processes
@@ -211,13 +212,14 @@ class Stranger:
         return message.begin
 
     def refusal(self) -> str:
-        """The code with which the stream ends; gRPC's own code if ours does not arrive."""
+        """The code with which the stream ends; gRPC's own code if there is none of ours."""
         try:
             for message in self.responses:
                 if message.WhichOneof("body") == "refusal":
                     return str(message.refusal.code)
         except grpc.RpcError as error:
-            return str(error.code().name)
+            refused = refusal_of(error)
+            return str(refused.code if refused else error.code().name)
         return "ended"
 
     def close(self) -> None:

@@ -75,13 +75,19 @@ def record_commit(commit: str) -> Digests:
 
 
 def differences(before: Digests, after: Digests) -> list[str]:
-    """`NAME: weights` for everything that differs or is missing from one of them."""
+    """`NAME: weights` for everything of the runs before that differs or is missing now."""
     return [
         f"{name}: {what}"
-        for name in before | after
-        for what in before.get(name, {}) | after.get(name, {})
-        if before.get(name, {}).get(what) != after.get(name, {}).get(what)
+        for name in before
+        for what in before[name] | after.get(name, {})
+        if before[name].get(what) != after.get(name, {}).get(what)
     ]
+
+
+def not_compared(before: Digests, after: Digests) -> str:
+    """The runs that have nothing to be compared with, in words; empty if there are none."""
+    names = [name for name in after if name not in before]
+    return f"not compared, because there are no earlier digests: {', '.join(names)}" if names else ""
 
 
 def main() -> int:
@@ -104,8 +110,10 @@ def main() -> int:
     else:
         print(f"no digests are stored for this kind of machine. Record them from a correct tree: {RECORD}")
         return 1
-    found = differences(before, record())
+    after = record()
+    found = differences(before, after)
     print("\n".join(f"differs: {name}" for name in found) or f"{len(before)} runs: the same bits")
+    print(not_compared(before, after), end="\n" if not_compared(before, after) else "")
     return 1 if found else 0
 
 

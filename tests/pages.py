@@ -2,7 +2,8 @@
 
 A page shows a command after `$ ` (continued after `> `) and below it what the command prints. What a block of Python
 prints is in a block of `text` right after it; the Python is run from a file, as a person would. Every block starts in
-the root of the clone. Blocks that follow each other and name a terminal (```console terminal-1) run at the same time.
+the root of the clone, or in the project that a tutorial is about. Blocks that follow each other and name a terminal
+(```console terminal-1) run at the same time.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -28,6 +29,11 @@ PAGES = {  # -> the heading of the part that is executed; empty: all of the page
     "docs/install.md": "",
     "docs/runs.md": "",
     "docs/deployment.md": "## Rehearse on one machine",
+}
+TUTORIALS = {  # -> the folder that the first block makes and in which the others start; they take minutes
+    "docs/tutorials/bank.md": "bank",
+    "docs/tutorials/hospital.md": "hospital",
+    "docs/tutorials/images.md": "images",
 }
 NOT_EXECUTED = {
     "python3.11 -m venv": "installs",
@@ -120,19 +126,44 @@ def _executed_part(page: str, text: str) -> tuple[int, int]:
     return begin, next(after, len(lines))
 
 
-def execute(page: str) -> Iterator[tuple[Block, Step, list[str]]]:
-    """Executes a page in a fresh clone and yields each step with what it printed. Raises if one fails."""
-    with tempfile.TemporaryDirectory(prefix="clone-") as folder:
-        port = _free_port()
-        _clone(Path(folder), port)
+@dataclass(frozen=True)
+class Stage:
+    """Where and how the commands of a page are executed."""
+
+    clone: Path
+    start: Path  # of every block, once it exists
+    port: str
+    edit: Callable[[str], str]
+    environment: Mapping[str, str]
+
+    @property
+    def folder(self) -> Path:
+        return self.start if self.start.is_dir() else self.clone
+
+
+def execute(
+    page: str,
+    keep: Path | None = None,
+    edit: Callable[[str], str] = str,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[tuple[Block, Step, list[str]]]:
+    """Executes a page in a fresh clone and yields each step with what it printed. Raises if one fails.
+
+    The clone is in the new folder `keep`, or in a temporary one. `edit` changes a command before it is executed.
+    """
+    with tempfile.TemporaryDirectory(prefix="clone-") if keep is None else nullcontext(keep) as folder:
+        clone, port = Path(folder), _free_port()
+        stage = Stage(clone, clone / TUTORIALS.get(page, ""), port, edit, environment or {})
+        _clone(clone, port)
         to_execute = [block for block in blocks(page) if block.executed]
         for is_beside, group in groupby(to_execute, lambda block: bool(block.terminal)):
             for together in [[*group]] if is_beside else [[block] for block in group]:
-                yield from _execute(together, Path(folder), port)
+                yield from _execute(together, stage)
 
 
 def _clone(folder: Path, port: str) -> None:
     """What a newcomer has after cloning, without what tests and git bring."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name in CLONED:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, folder / name)
@@ -146,25 +177,25 @@ def _free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def _execute(together: Sequence[Block], folder: Path, port: str) -> Iterator[tuple[Block, Step, list[str]]]:
+def _execute(together: Sequence[Block], stage: Stage) -> Iterator[tuple[Block, Step, list[str]]]:
     with ExitStack() as stack:
-        started = [stack.enter_context(_process(block, folder, port)) for block in together]
+        started = [stack.enter_context(_process(block, stage)) for block in together]
         for block, process in zip(together, started, strict=True):
             out, _ = process.communicate(timeout=TIMEOUT_S)
             assert process.returncode == 0, f"{block.place}: exit {process.returncode}\n{out}"
-            printed = KILLED.sub("", out).replace(port, PORT).split(f"{STEP_ENDS}\n")
+            printed = KILLED.sub("", out).replace(stage.port, PORT).split(f"{STEP_ENDS}\n")
             for step, text in zip(block.executed, printed, strict=False):
                 yield block, step, text.splitlines()
 
 
 @contextmanager
-def _process(block: Block, folder: Path, port: str) -> Iterator[subprocess.Popen[str]]:
+def _process(block: Block, stage: Stage) -> Iterator[subprocess.Popen[str]]:
     """One process for a block, in a group of its own so that nothing it starts outlives it."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     process = subprocess.Popen(
-        _words(block, folder, port),
-        cwd=folder,
-        env=os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"},
+        _words(block, stage),
+        cwd=stage.folder,
+        env=os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"} | dict(stage.environment),
         text=True,
         start_new_session=True,
         stdout=subprocess.PIPE,
@@ -178,10 +209,10 @@ def _process(block: Block, folder: Path, port: str) -> Iterator[subprocess.Popen
         process.communicate()
 
 
-def _words(block: Block, folder: Path, port: str) -> list[str]:
+def _words(block: Block, stage: Stage) -> list[str]:
     if block.language == "python":
-        file = folder / f"block_at_line_{block.line + 1}.py"
+        file = stage.folder / f"block_at_line_{block.line + 1}.py"
         file.write_text(block.steps[0].text, encoding="utf-8")
         return [sys.executable, "-W", "error", file.name]
-    script = f"\necho {STEP_ENDS}\n".join(step.text for step in block.executed)
-    return ["bash", "-e", "-o", "pipefail", "-c", script.replace(PORT, port)]
+    script = f"\necho {STEP_ENDS}\n".join(stage.edit(step.text) for step in block.executed)
+    return ["bash", "-e", "-o", "pipefail", "-c", script.replace(PORT, stage.port)]

@@ -2,6 +2,8 @@
 
     python -m tests.readme_outputs                 all pages of pages.py
     python -m tests.readme_outputs docs/runs.md    only this one
+    python -m tests.readme_outputs docs/tutorials/bank.md --keep DIR    the tutorials, in folders that stay, for
+                                                                        `python -m studies tutorials --runs DIR`
     python -m tests.readme_outputs --all           also outputs that differ only in what shown.py ignores
     python -m tests.readme_outputs --pictures runs/demo    docs/pictures/report.png and curves.svg, from the comparison
                                                            that the README makes there; needs chromium
@@ -19,17 +21,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.pages import PAGES, ROOT, Step, execute, read
+from tests.pages import PAGES, ROOT, TUTORIALS, Step, execute, read
 from tests.shown import difference, refreshed
 
 PICTURES = ROOT / "docs" / "pictures"
 REPORT_SIZE = (1280, 706)  # the head of the page and its first section
 
 
-def rewrite(page: str, *, everything: bool) -> int:
+def rewrite(page: str, *, everything: bool, keep: Path | None = None) -> int:
     """Pastes what the commands of a page print; returns how many outputs have changed."""
     new: list[tuple[Step, list[str]]] = []
-    for block, step, printed in execute(page):
+    for block, step, printed in execute(page, keep):
         if everything or difference(step.shown, printed, any_order=step.any_order):
             pasted = refreshed(step.shown, printed)
             if step.first < 0 and pasted:
@@ -63,15 +65,19 @@ def draw(comparison: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pages", nargs="*", choices=[[], *PAGES], metavar="PAGE")
+    parser.add_argument("pages", nargs="*", choices=[[], *PAGES, *TUTORIALS], metavar="PAGE")
     parser.add_argument("--all", action="store_true", help="also what differs only in times, dates and last digits")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="execute each page in the folder DIR/PAGE, and keep it"
+    )
     parser.add_argument("--pictures", type=Path, metavar="COMPARISON", help="make the pictures of it, nothing else")
     options = parser.parse_args()
     if options.pictures:
         draw(options.pictures)
         return 0
     for page in options.pages or PAGES:
-        print(f"{page}: {rewrite(page, everything=options.all)} outputs rewritten", flush=True)
+        keep = options.keep / Path(page).stem if options.keep else None
+        print(f"{page}: {rewrite(page, everything=options.all, keep=keep)} outputs rewritten", flush=True)
     return 0
 
 

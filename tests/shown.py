@@ -8,6 +8,7 @@ The lines must be the same, word by word, with these exceptions:
 - Numbers with a decimal point, such as accuracies, may differ by TOLERANCE, because bits differ between kinds of CPU;
   the ends of an interval (`+0.14 to +0.24`) by INTERVAL_TOLERANCE, because few seeds magnify a difference.
   They must have as many decimals as the page shows. `< 0.001` counts as 0.001.
+- Hashes and the names of contracts (`3f9a-1c42-...`) may be any, because every new option of a method makes others.
 - Integers and sizes (`0.26 MB`) must be equal: nothing random decides them.
 """
 
@@ -24,6 +25,7 @@ INTERVAL_TOLERANCE = 0.05
 IGNORED = (  # pattern -> what every match of it is taken for
     (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?|\b\d{8}-\d{6}\b"), "DATE"),
     (re.compile(r"(?<![\w.])\d+(?:\.\d+)? (?:ms|s|min|h)\b"), "TIME"),
+    (re.compile(r"\b(?:[0-9a-f]{64}|[0-9a-f]{4}(?:-[0-9a-f]{4}){4})\b"), "HASH"),
     (re.compile("─+"), "─"),
     (re.compile(r"< (?=0\.001\b)"), ""),
     (re.compile("\N{MINUS SIGN}"), "-"),

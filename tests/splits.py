@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +24,15 @@ from fedal.seeding import torch_seeded
 from fedal.simulate.assemble import assemble
 
 BATCH, CLASSES, SHAPE = 8, 3, (1, 4, 4)
+QUICK: dict[str, dict[str, Any]] = {  # fewer steps of servers that train models of their own, an early vote
+    "flashback": {"server_steps": 1},
+    "fedgen": {"generator_steps": 1},
+    "fedftg": {"server_iterations": 1, "model_steps": 1},
+    "dfrd": {"server_iterations": 1, "generator_steps": 1, "model_steps": 1},
+    "fedzkt": {"server_iterations": 1, "transfer": 1},
+    "fedkt": {"teacher_iterations": 2},
+    "fedcvae": {"autoencoder_steps": 4, "decoder_steps": 2, "classifier_steps": 1, "hidden": 8},
+}
 
 
 class InOrder:
@@ -59,6 +69,20 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "cleo": with_dropout,
     "dora": conv_batch_norm,
 }
+
+
+def one_of_each_set_of_messages() -> list[str]:
+    """The first method with each set of kinds of messages."""
+    found: dict[frozenset[Any], str] = {}
+    for name in methods.MODULES:
+        found.setdefault(frozenset(methods.get(name).up + methods.get(name).down), name)
+    return [*found.values()]
+
+
+def of_each_set_of_messages() -> list[Any]:
+    """All methods as parameters of a test. All but the first with the same kinds of messages are for `make soak`."""
+    first = one_of_each_set_of_messages()
+    return [pytest.param(name, marks=[] if name in first else [pytest.mark.soak]) for name in methods.MODULES]
 
 
 def build_net(client: str, make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
@@ -109,10 +133,12 @@ def build_federation(
         return with_logics(federation)
 
 
-def build_of_table_models(method: str, model: str = "mlp-small", clients: int = 3, **settings: Any) -> Federation:
+def build_of_table_models(
+    method: str, model: str = "mlp-small", clients: int = 3, split: DataSplit | None = None, **settings: Any
+) -> Federation:
     """A federation whose clients share one model of the table, for methods that need features or weights."""
     config = Config(method=method, clients=clients, models=model, batch_size=BATCH, lr=0.01, **settings)
-    return with_logics(assemble(config, tiny_split(config.client_names), InOrder()).federation)
+    return with_logics(assemble(config, split or tiny_split(config.client_names), InOrder()).federation)
 
 
 def with_logics(federation: Federation) -> Federation:

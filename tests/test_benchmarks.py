@@ -11,13 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import against, timed_runs
+from benchmarks import against, cohorts, engine_vs_naive, timed_runs
+from benchmarks.__main__ import as_markdown as results_as_markdown
+from benchmarks.__main__ import machine
 from benchmarks.engine_share import engine_share
+from benchmarks.method_cost import LIMIT, method_cost
 from benchmarks.operators import REST, TOP, as_markdown, operator_shares
 from benchmarks.wifi import point
-from benchmarks.workloads import LENET, Workload, prepare_both
+from benchmarks.workloads import LENET, SMALL, Workload, prepare_both
 from benchmarks.worktree import git, worktree
 
+import fedal
 from fedal.messages import Outputs
 from fedal.records.folder import RunFolder
 from fedal.records.rows import Moment, Record, over_clients
@@ -42,6 +46,27 @@ def test_the_engine_and_the_naive_loop_learn_the_same(workload: Workload, settin
         assert both.difference() < 1e-11
         both.run_engine()
         assert both.difference() > 1e-6  # a real difference would show
+
+
+def test_a_race_says_whether_a_stack_has_the_bits_of_single_clients() -> None:
+    few = dataclasses.replace(SMALL[0], clients=3, rounds=1, tau=2)
+    found = engine_vs_naive.benchmark(few, repeats=1)
+    assert found["bits_of_single_clients"] == {"fedal": True, "fedal, stacked": False, "fedal, not stacked": True}
+    assert found["ratio_to_better_naive"].keys() == found["bits_of_single_clients"].keys()
+    table = results_as_markdown({"machine": machine(), few.name: {**found, "fp64_difference": 0.0}})
+    rows = [line for line in table.splitlines() if line.startswith(f"| {few.name} | fedal")]
+    assert [row.rsplit("|", 2)[1].strip() for row in rows] == ["single", "other", "single"]
+
+
+def test_a_cohort_of_many_clients_is_compared_with_runs_of_as_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cohorts, "COHORT", 2)
+    monkeypatch.setattr(cohorts, "ROUNDS", 2)
+    many, few = cohorts.one_run(3, "auto"), cohorts.one_run(2, False)
+    assert min(*many.values(), *few.values()) > 0
+    monkeypatch.setattr(cohorts, "RUNS", {"few": (2, False), "stacked": (2, "auto"), "many": (3, "auto")})
+    ms = {"few": 8.0, "stacked": 4.0, "many": 10.0}
+    table = cohorts.as_markdown({name: {"processor_ms": each, "peak_mb": 500} for name, each in ms.items()})
+    assert table[-1] == "| many | 10.0 | 1.25, 2.50 | 500 MB |"
 
 
 def test_the_engine_share_is_below_one_half() -> None:
@@ -122,3 +147,17 @@ def test_the_wifi_benchmark_reads_the_rows_that_a_server_writes(tmp_path: Path) 
         row = record.write(Moment(2, 10), wire, ["a", "b"], 1.5, measured=measured, extra={}, clients={})
     expected = {"seconds": 1.25, "iteration": 10, "accuracy": 0.75, "megabytes_per_client": 2.0}
     assert point({**row, "elapsed_s": 1.254}, clients=2) == expected
+
+
+def test_the_cost_of_a_method_is_its_ratio_to_fedmd() -> None:
+    few = dict(iterations=2, tau=2, clients=2)
+    local, averaged = (method_cost(name, **few) for name in ("local", "fedavg"))
+    assert local.stacked and not averaged.stacked and min(local.seconds, local.reference) > 0
+    assert f"{local.ratio:.1f} x FedMD" in str(local) and str(local).endswith("stack")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", fedal.methods.MODULES)
+def test_no_method_takes_more_than_ten_times_fedmd(name: str) -> None:
+    assert method_cost(name).ratio <= LIMIT

@@ -13,9 +13,11 @@ from fedal.messages import (
     MAX_SAMPLES,
     ClassFeatures,
     ClassInputs,
+    ClassLogits,
     ClassOutputs,
     Codes,
     Consensus,
+    MeanInputOutputs,
     Message,
     PrivateSamples,
     Weights,
@@ -31,7 +33,7 @@ def features(counts: list[int], rows: int) -> ClassFeatures:
 
 
 def table(kind: Any, counts: list[int], filled: list[float]) -> Message:
-    rows = torch.tensor(filled)[:, None].expand(3, 3 if kind is ClassOutputs else 5).clone()
+    rows = torch.tensor(filled)[:, None].expand(3, 5 if kind is ClassInputs else 3).clone()
     return kind(rows, torch.tensor(counts, dtype=torch.int32))  # type: ignore[no-any-return]
 
 
@@ -47,7 +49,9 @@ GOOD: list[Message] = [
     samples(0, 2),
     features([3, 0, 1], 2),
     features([0, 0, 0], 0),
-    table(ClassOutputs, [1, 0, 2], [1.0, 0.0, 1.0]),
+    table(ClassOutputs, [1, 0, 2], [1 / 3, 0.0, 1 / 3]),
+    table(ClassLogits, [1, 0, 2], [-7.0, 0.0, 7.0]),
+    MeanInputOutputs(torch.eye(3) * torch.tensor([[1.0], [0.0], [1.0]])),
     table(ClassInputs, [1, 0, 2], [1.0, -0.0, 0.0]),
     weights(samples=1),
     weights(samples=MAX_SAMPLES, members=9),
@@ -60,7 +64,10 @@ BAD: list[tuple[Message, str]] = [
     (features([3, 0, 1], 3), "rows .* has 3 rows for 2 classes"),
     (features([3, 0, 1], 1), "rows .* has 1 rows for 2 classes"),
     (features([-1, 0, 1], 1), "counts .* holds -1; expected 0 to"),
-    (table(ClassOutputs, [1, 0, 2], [1.0, 0.5, 1.0]), "values .* in row 1, whose count is 0"),
+    (table(ClassOutputs, [1, 0, 2], [1 / 3, 0.5, 1 / 3]), "values .* in row 1, whose count is 0"),
+    (table(ClassOutputs, [1, 0, 2], [1 / 3, 0.0, 1e6]), "values .* not a distribution: .* sum off by 3e"),
+    (table(ClassLogits, [1, 0, 2], [1.0, 0.5, 1.0]), "values .* in row 1, whose count is 0"),
+    (MeanInputOutputs(torch.tensor([[1.5, -0.5, 0.0]] * 3)), "values .* not a distribution: lowest value -0.5"),
     (table(ClassInputs, [0, 0, 2], [0.0, 0.0, 1.0]).with_tensors({"counts": torch.tensor([0, -2, 2]).int()}), "counts"),
     (table(ClassInputs, [1, 1, 0], [0.0, 0.0, 1.0]), "values .* in row 2"),
     (weights(samples=0), "samples .* is 0; expected 1 to"),

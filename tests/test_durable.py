@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedal import durable
-from fedal.durable import RecordFile, replacing, write_atomically
+from fedal.durable import RecordFile, open_in_place, private_mode, replacing, write_atomically
 from fedal.errors import CheckpointError
 
 
@@ -145,6 +147,34 @@ def test_a_secret_is_private_before_its_first_byte(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "key").read_bytes() == b"secret"
+
+
+@pytest.mark.parametrize("change", [lambda path: RecordFile(path, 10), lambda path: open_in_place(path, os.O_RDWR)])
+def test_a_file_with_another_name_elsewhere_is_not_changed(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    precious, record = tmp_path / "precious", tmp_path / "metrics.jsonl"
+    precious.write_bytes(b"x" * 90)
+    os.link(precious, record)
+    with pytest.raises(CheckpointError, match=r"one of 2 hard links .*`cp .*metrics.jsonl.copy && mv"):
+        change(record)
+    assert precious.stat().st_size == 90
+    shutil.copy(record, tmp_path / "copy")  # as the message advises
+    os.replace(tmp_path / "copy", record)
+    RecordFile(record, 10).close()
+    assert (precious.stat().st_size, record.stat().st_size) == (90, 10)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 0o600), (0o644, 0o644), (0o600, 0o600), (0o755, 0o644)])
+def test_a_private_file_is_open_only_if_its_owner_opened_it(tmp_path: Path, before: int | None, after: int) -> None:
+    path = tmp_path / "model"
+    if before is not None:
+        path.touch()
+        path.chmod(before)
+    mask = os.umask(0o022)
+    try:
+        write_atomically(path, b"model", private_mode(path))
+    finally:
+        os.umask(mask)
+    assert path.stat().st_mode & 0o777 == after
 
 
 def test_a_record_does_not_follow_a_link_out_of_its_folder(tmp_path: Path) -> None:

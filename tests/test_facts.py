@@ -50,7 +50,8 @@ def test_settings_sent_to_sites_name_neither_code_nor_files() -> None:
     """The contract of a deployment: adding to this list is a decision, not an accident."""
     assert set(sent_to_sites(Config)) == {
         "method", "seed", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "precision", "channels_last",
-        "fused", "options",
+        "fused", "options", "public_augment", "public_clean", "public_augment_start", "private_augment", "schedule",
+        "schedule_iterations", "schedule_end", "clip", "class_weights", "label_smoothing",
     }  # fmt: skip
     config = Config(method="fedmd", data="mine.npz", models="my.nets:Net")
     assert json.loads(json.dumps(config.for_sites())).keys() == set(sent_to_sites(Config))
@@ -61,6 +62,7 @@ def test_settings_that_comparisons_ignore() -> None:
     """The contract of `fedal compare` and `fedal report`: any other difference makes a different run."""
     assert set(without_effect(Config)) == {
         "workers", "engine", "ray_address", "checkpoint_every", "preset", "require", "data_folder", "instruments",
+        "rest",
     }  # fmt: skip
 
 
@@ -170,7 +172,9 @@ def test_the_report_groups_runs_by_settings_that_change_results() -> None:
 
 # The facts are true.
 
-TINY = dict(clients=2, models="mlp-small", iterations=8, eval_every=4, tau=2, batch_size=8, public_size=40)
+TINY: dict[str, Any] = dict(
+    clients=3, models="mlp-small", iterations=8, eval_every=4, tau=2, batch_size=8, public_size=40, own_validation=0.1
+)
 OTHER: dict[str, Any] = {
     "preset": "paper",
     "require": "black-box",
@@ -180,8 +184,12 @@ OTHER: dict[str, Any] = {
     "workers": 2,
     "eval_every": 2,
     "eval_samples": 50,
+    "eval_clients": 2,
     "eval_after_local": False,
+    "keep_best": True,
+    "metrics": ("roc_auc", "log_loss"),
 }
+WITH_PARTICIPATION = {"rest"}  # tests/simulate/test_resting.py compares the bits
 WITH_RAY = {"engine", "ray_address"}  # tests/engine/test_ray.py compares the bits
 
 
@@ -192,7 +200,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> fedal.Run:
 
 def test_every_setting_that_does_not_change_weights_is_tested_here() -> None:
     sparing = {name for name, facts in facts_of(Config).items() if facts.changes != "weights"}
-    assert sparing == OTHER.keys() | WITH_RAY
+    assert sparing == OTHER.keys() | WITH_RAY | WITH_PARTICIPATION
 
 
 @pytest.mark.parametrize("name", OTHER)
@@ -208,7 +216,7 @@ def test_settings_declared_without_effect_change_neither_weights_nor_metrics(
 
 
 def weights(run: fedal.Run) -> dict[str, str]:
-    return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(run.path.glob("models/*"))}
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(run.path.glob("models/*.safetensors"))}
 
 
 def rows(run: fedal.Run) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 
 import fedal
 import golden
-from golden_runs import METHODS, ON_RAY, RUNS, rows_digest, run_digests
+from golden_runs import LATER_METHODS, METHODS, ON_RAY, RUNS, rows_digest, run_digests
 from optional import needs
 
 
@@ -23,13 +23,18 @@ def test_the_bits_match_the_stored_ones() -> None:
         pytest.skip(f"no golden bits are stored for {key}. From a tree that is right, type: {golden.RECORD}")
     for package, extra in (("grpc", "deploy"), ("cryptography", "deploy"), ("ray", "ray")):
         needs(package, extra)
-    assert golden.differences(golden.stored()[key], golden.record()) == []
+    stored, now = golden.stored()[key], golden.record()
+    assert golden.differences(stored, now) == []
+    if unknown := golden.not_compared(stored, now):
+        pytest.skip(f"{len(stored)} runs have the stored bits; {unknown}. From a tree that is right: {golden.RECORD}")
 
 
-def test_every_method_is_recorded_for_every_kind_of_machine() -> None:
-    assert set(METHODS) == set(fedal.methods.MODULES)
+def test_the_golden_runs_are_recorded() -> None:
+    """The first methods on every kind of machine, the later ones on at least one."""
+    assert {*METHODS, *LATER_METHODS} <= set(fedal.methods.MODULES)
     for key, digests in golden.stored().items():
-        assert {*RUNS, *ON_RAY} < digests.keys(), key
+        assert {*RUNS, *ON_RAY} - {*LATER_METHODS} < digests.keys(), key
+    assert any({*RUNS, *ON_RAY} < digests.keys() for digests in golden.stored().values())
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +74,13 @@ def test_times_and_the_order_of_keys_are_ignored(folder: Path) -> None:
 
 
 def test_a_missing_run_is_a_difference() -> None:
-    one, none = {"fedal": {"weights": "a", "metrics": "b"}}, {}
-    assert golden.differences(one, none) == golden.differences(none, one) == ["fedal: weights", "fedal: metrics"]
-    assert golden.differences(one, one) == []
+    one: golden.Digests = {"fedal": {"weights": "a", "metrics": "b"}}
+    assert golden.differences(one, {}) == ["fedal: weights", "fedal: metrics"]
+    assert golden.differences(one, one) == [] and golden.not_compared(one, one) == ""
+
+
+def test_a_run_without_stored_digests_is_named_and_no_difference() -> None:
+    one: golden.Digests = {"fedal": {"weights": "a"}}
+    more = one | {"fedreg": {"weights": "b"}}
+    assert golden.differences(one, more) == []
+    assert golden.not_compared(one, more).endswith("no earlier digests: fedreg")

@@ -20,7 +20,9 @@ from fedal.losses import (
     kl_to_probs,
     l1,
     mse,
+    own_classes,
     soft_cross_entropy,
+    softmax,
 )
 
 SHAPES = [(1, 2), (4, 3), (7, 10), (32, 101)]
@@ -172,16 +174,34 @@ def test_losses_do_not_change_their_arguments() -> None:
 
 
 def test_class_prior_counts_pseudo_samples() -> None:
-    prior = class_prior(torch.tensor([3, 0, 1]), smoothing=1.0)
+    prior = class_prior(torch.tensor([3, 0, 1]), smoothing=0.25)  # a quarter of four samples for each class
     torch.testing.assert_close(
         prior.exp(), torch.tensor([4 / 7, 1 / 7, 2 / 7], dtype=torch.float64), rtol=0, atol=1e-15
     )
-    assert class_prior(torch.tensor([3, 0, 1]), smoothing=1e-6).exp()[1] == pytest.approx(1e-6 / 4, rel=1e-5)
+    assert class_prior(torch.tensor([3, 0, 1]), smoothing=1e-6).exp()[1] == pytest.approx(1e-6, rel=1e-5)
+
+
+def test_class_prior_does_not_depend_on_how_much_data_a_client_has() -> None:
+    counts = torch.tensor([[3, 0, 1], [3000, 0, 1000]])
+    few, many = class_prior(counts, smoothing=0.03)
+    torch.testing.assert_close(few, many, rtol=0, atol=1e-15)
+
+
+def test_own_classes_leave_the_logits_of_absent_classes_without_a_gradient() -> None:
+    logits, labels = random(2, 3), torch.tensor([0, 2])
+    shift = own_classes(torch.tensor([5, 0, 1]))
+    assert shift.tolist() == [0.0, -math.inf, 0.0]
+    found = d_cross_entropy(logits + shift, labels)
+    assert (found[:, 1] == 0).all()
+    torch.testing.assert_close(found[:, [0, 2]], d_cross_entropy(logits[:, [0, 2]], torch.tensor([0, 1])))
+    assert torch.equal(logits + own_classes(torch.tensor([5, 2, 1])), logits), (
+        "nothing changes where no class is absent"
+    )
 
 
 def test_a_uniform_class_prior_changes_no_gradient() -> None:
     logits, labels = random(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
-    prior = class_prior(torch.bincount(labels, minlength=3))
+    prior = class_prior(torch.bincount(labels, minlength=3), smoothing=0.03)
     balanced = d_cross_entropy(logits + prior, labels)
     torch.testing.assert_close(balanced, d_cross_entropy(logits, labels), rtol=0, atol=1e-15)
 
@@ -248,3 +268,17 @@ def test_kl_to_probs_of_a_stack_is_that_of_each_client() -> None:
     target, student = torch.softmax(random(3, 4, 5, seed=1), -1), random(3, 4, 5, seed=2)
     each = torch.stack([kl_to_probs(p, f).gradient for p, f in zip(target, student, strict=True)])
     assert torch.equal(kl_to_probs(target, student).gradient, each)
+
+
+def test_the_losses_of_a_stack_do_not_depend_on_its_layout() -> None:
+    """A stack may keep the values of a class together: the same numbers, up to rounding, in that layout."""
+    rows = torch.randn(3, 8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    by_class = rows.transpose(1, 2).contiguous().transpose(1, 2)
+    y = torch.arange(24).view(3, 8) % 5
+    pairs = [(softmax(by_class), softmax(rows)), (d_cross_entropy(by_class, y), d_cross_entropy(rows, y))]
+    pairs.append((d_kl(2 * rows, by_class, 2.0), d_kl(2 * rows, rows, 2.0)))
+    for found, expected in pairs:
+        assert found.stride() == by_class.stride()
+        torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-14)
+    assert torch.equal(softmax(rows), torch.softmax(rows, -1))
+    assert torch.equal(softmax(rows[0].T), torch.softmax(rows[0].T, -1))  # a single client's never changes its bits

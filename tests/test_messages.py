@@ -41,12 +41,29 @@ def test_no_message_of_the_papers_methods_can_carry_parameters() -> None:
 
 
 def test_a_black_box_method_has_no_message_of_free_shape() -> None:
-    """Only a message that declares parameters may hold tensors of unknown shape."""
-    for name in methods.MODULES:
-        method = methods.get(name)
-        for kind in method.up + method.down:
-            free = not kind.layout
-            assert not free or kind.leak & messages.NOT_BLACK_BOX, kind.__name__
+    """Only a message with a module may hold tensors of unknown shape, and its leak says who trained that module."""
+    for kind in every_message():
+        assert kind.layout or kind.leak & (messages.NOT_BLACK_BOX | Leak.SERVER_MODULE), kind.__name__
+
+
+def every_message() -> list[type[Message]]:
+    """All messages, of methods and of none."""
+    return [kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, Message)][1:]
+
+
+TRAINED_ON_PRIVATE_DATA = Leak.PARAMETERS | Leak.PARAMETER_STATISTICS | Leak.PRIVATE_MODULE
+
+
+@pytest.mark.parametrize("kind", every_message(), ids=lambda kind: kind.__name__)
+def test_what_a_client_trained_on_private_data_is_never_black_box(kind: type[Message]) -> None:
+    """Whatever has the shape of a module is not black-box when it is uploaded; in the other direction by its leak."""
+    if kind.leak & Leak.SERVER_MODULE:
+        with pytest.raises(TypeError, match="not a module of the server alone"):
+            Method("uploading", "", MethodOptions, ClientLogic, up=(kind,))
+        return
+    for direction in ("up", "down"):
+        method = Method("sending", "", MethodOptions, ClientLogic, **{direction: (kind,)})
+        assert method.black_box == (bool(kind.layout) and not kind.leak & TRAINED_ON_PRIVATE_DATA)
 
 
 def test_the_methods_of_the_paper_are_black_box_by_computation() -> None:
@@ -57,7 +74,7 @@ def test_the_methods_of_the_paper_are_black_box_by_computation() -> None:
     assert all(methods.get(name).black_box for name in PAPER)
 
 
-@pytest.mark.parametrize("leak", [Leak.PARAMETERS, Leak.ARCHITECTURE, Leak.PARAMETERS | Leak.PUBLIC_OUTPUTS])
+@pytest.mark.parametrize("leak", [*messages.NOT_BLACK_BOX, Leak.PARAMETERS | Leak.PUBLIC_OUTPUTS])
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_method_that_sends_weights_cannot_claim_to_be_black_box(leak: Leak, direction: str) -> None:
     revealing = type("Revealing", (Message,), {"leak": leak})

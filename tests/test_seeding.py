@@ -165,3 +165,11 @@ def test_every_method_with_every_tau_sees_the_same_public_batches() -> None:
     ]
     assert len(runs[0]) == 6 and len(set(runs[0])) == 6
     assert all(run == runs[0] for run in runs)
+
+
+@pytest.mark.parametrize("n_samples", [5, 32, 63, 64, 200])
+def test_several_batches_at_once_are_those_of_single_steps_across_epochs(n_samples: int) -> None:
+    some, single = (BatchStream(n_samples, 32, 7, "private", "anna") for _ in range(2))
+    for step, count in [(0, 1), (4, 5), (5, 20), (3, 2)]:
+        expected = np.stack([single.indices(each) for each in range(step, step + count)])
+        assert np.array_equal(some.following(step, count), expected)

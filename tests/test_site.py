@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -240,9 +241,11 @@ def test_a_search_in_a_browser_finds_non_iid(site: Path, tmp_path: Path) -> None
         options.add_argument(flag)
     driver = webdriver.Chrome(options, webdriver.ChromeService(programs["chromedriver"]))
     try:
+        driver.set_window_size(1280, 900)  # the search box is in the sidebar, which narrow windows hide
         driver.get((site / "index.html").as_uri())
         WebDriverWait(driver, 60).until(lambda d: d.current_url.endswith("docs/site/index.html"))
-        box = driver.find_element("css selector", ".sidebar-search")
+        boxes = partial(driver.find_elements, "css selector", ".sidebar-search")
+        box = WebDriverWait(driver, 60).until(lambda _: next((box for box in boxes() if box.is_displayed()), False))
         box.send_keys("non-IID")
         box.submit()
         first_page = "#search-results a[href*='docs/site/index.html']"  # results appear one after the other

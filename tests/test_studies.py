@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from studies import partitions
-from studies.result_files import CURVE_POINTS, collect, read_results, thinned_curve
+from studies import partitions, result_files
+from studies.result_files import CURVE_POINTS, Result, collect, extract, read_results, thinned_curve
 from studies.results_page import BEGIN, END, generate, read_study, write_page
 from studies.results_plan import PAGE_FOLDER, ROOT, ResultsPlan, read_plan
 from studies.run import missing, run_plan
@@ -47,20 +47,23 @@ arms = ["fedal-quick", "fedmd-lf"]
 """
 
 
-def write_plan(folder: Path, iterations: int = 4, tau: int = 2) -> ResultsPlan:
+def write_plan(folder: Path, first: str = "", iterations: int = 4, tau: int = 2) -> ResultsPlan:
     (folder / "configs").mkdir(parents=True)
-    (folder / "plan.toml").write_text(PLAN)
+    (folder / "plan.toml").write_text(first + PLAN)
     (folder / "configs" / "tiny.toml").write_text(TINY.format(iterations=iterations, tau=tau))
     (folder / "README.md").write_text(f"# Results\n\nwords\n\n{BEGIN}\nold\n{END}\n\nmore words\n")
     return read_plan(folder)
 
 
-def write_result(folder: Path, arm: str, seed: int, accuracy: float) -> None:
+def write_result(folder: Path, arm: str, seed: int, accuracy: float, validation: float | None = None) -> None:
     """A small result file, without a run."""
     curve = {"iteration": [2, 4], "test_accuracy": [0.1, accuracy]}
     if arm.startswith("fedal"):
         curve |= {"discriminator_accuracy": [0.5, 0.7], "adversarial_grad_norm": [0.01, 0.03]}
     final = {"test_accuracy": accuracy, "test_accuracy_min": accuracy - 0.1}
+    if validation is not None:
+        final |= {"validation_accuracy": validation, "validation_accuracy_min": validation - 0.1}
+        final |= {"validation_ensemble_accuracy": 0.4, "validation_bias": 0.25, "validation_gap": 0.125}
     path = folder / "data" / "tiny" / arm / f"seed-{seed}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     agreement = {"fresh": 0.8, "team_on_test": accuracy + 0.05}
@@ -70,7 +73,7 @@ def write_result(folder: Path, arm: str, seed: int, accuracy: float) -> None:
 
 @pytest.mark.processes
 def test_missing_runs_are_run_once_and_shown_with_their_final_values(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, runs = tmp_path / "page", tmp_path / "runs"
     (study,) = write_plan(folder).studies
@@ -100,8 +103,12 @@ def test_missing_runs_are_run_once_and_shown_with_their_final_values(
     result = read_results(folder, study, study.arms[0])[0]
     assert result.final["discriminator_accuracy"] == pytest.approx(final["discriminator_accuracy"], abs=1e-6)
     assert result.curve["iteration"] == [2, 4]
-    assert 0 <= result.fresh <= 1 and 0 <= result.ensemble <= 1
+    assert 0 <= (result.fresh or -1) <= 1 and 0 <= (result.ensemble("test") or -1) <= 1
     assert collect(plan, runs, folder) == []  # nothing new
+
+    monkeypatch.setattr(result_files, "MANY", 1)  # more clients than this are not compared with each other
+    of_many = Result(extract(Run(runs / "tiny" / "fedal-quick" / "seed-0")))
+    assert of_many.final == result.final and of_many.fresh is of_many.ensemble("test") is None
 
 
 @pytest.mark.processes
@@ -186,26 +193,75 @@ def test_a_long_curve_is_thinned_and_keeps_its_last_point() -> None:
     assert (curve["after_local"][-1], curve["test_accuracy"][-1]) == (0.4, 0.5)
 
 
-@pytest.mark.parametrize("folder", [PAGE_FOLDER, PAGE_FOLDER / "attacks"])
+FOLDERS = [PAGE_FOLDER, *(PAGE_FOLDER / name for name in ("search", "final", "paper", "groups"))]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_every_run_of_a_plan_has_a_valid_config_and_every_question_its_arms(folder: Path) -> None:
     plan = read_plan(folder)
     jobs = [job for study in plan.studies for job in study.jobs(Path("runs"))]
-    assert len({job.folder for job in jobs}) == len(jobs) > 50
+    assert len({job.folder for job in jobs}) == len(jobs) > 20
     arms = {arm.name for study in plan.studies for arm in study.arms}
     assert {name for question in plan.questions for pair in question.pairs for name in pair} <= arms
+    assert {name for claim in plan.claims for name in claim.pair} <= arms
     with pytest.raises(ConfigError, match='there is no study "mnits"'):
         plan.only(["mnits"])
 
 
-def test_every_study_says_how_much_it_holds_out_for_validation() -> None:
-    assert all("validation" in read_toml(study.config_file) for study in read_plan(PAGE_FOLDER).studies)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_every_study_says_how_much_it_holds_out_for_validation(folder: Path) -> None:
+    assert all("validation" in read_toml(study.config_file) for study in read_plan(folder).studies)
 
 
-def test_the_page_shows_what_the_result_files_say() -> None:
-    page = (PAGE_FOLDER / "README.md").read_text(encoding="utf-8")
-    assert page.split(BEGIN)[1].split(END)[0].strip() == generate(read_plan(), PAGE_FOLDER)
+def test_the_search_is_judged_on_validation_data_and_shares_no_seed_with_the_final_comparison() -> None:
+    search, final = (read_plan(PAGE_FOLDER / name).studies for name in ("search", "final"))
+    assert {study.measured_on for study in search} == {"validation"}
+    assert {study.measured_on for study in final} == {"test"}
+    used, fresh = ({seed for study in studies for seed in study.seeds} for studies in (search, final))
+    assert not used & fresh and not fresh & {0, 1, 2}  # of the runs that led to the search
+
+
+def test_a_search_never_shows_test_accuracy(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path, 'measured_on = "validation"\n')
+    for seed, gain in ((0, 0.10), (1, 0.12)):
+        write_result(tmp_path, "fedmd-lf", seed, 0.9, validation=0.5)
+        write_result(tmp_path, "fedal-quick", seed, 0.1, validation=0.5 + gain)
+    page = generate(plan, tmp_path)
+    assert "| arm | seeds | validation accuracy | worst client |" in page and "test accuracy" not in page
+    assert page.index("| fedal-quick | 2 | 0.6100") < page.index("| fedmd-lf | 2 | 0.5000")
+    assert "+0.1100" in page and "0.9000" not in page
+    assert "ensemble | bias | gap |" in page and "| 0.4000 | 0.250 | 0.125 |" in page
+
+
+@pytest.mark.parametrize(
+    ("gains", "outcome"),
+    [
+        ((0.100, 0.101), "confirmed here (+0.1005, p (Holm) 0.003 over"),
+        ((-0.100, -0.101), "contradicted here (-0.1005, p (Holm) 0.003 over"),
+        ((0.1, -0.1), "neither confirmed nor contradicted here: the two are not distinguishable (+0.0000,"),
+        ((0.1,), "not tested here yet: one seed has no spread (+0.1000)."),
+    ],
+)
+def test_a_study_says_what_became_of_a_claim(tmp_path: Path, gains: tuple[float, ...], outcome: str) -> None:
+    claim = '[[claims]]\ntext = "adversaries help"\npair = ["fedal-quick", "fedmd-lf"]\n'
+    plan = write_plan(tmp_path, claim)
+    for seed, gain in enumerate(gains):
+        write_result(tmp_path, "fedmd-lf", seed, 0.5)
+        write_result(tmp_path, "fedal-quick", seed, 0.5 + gain)
+    assert f"(figures/tiny.png)\n\nThe paper's claim that adversaries help is {outcome}" in generate(plan, tmp_path)
+
+
+def test_a_plan_judged_on_anything_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='measured_on = "training": expected test or validation'):
+        write_plan(tmp_path, 'measured_on = "training"\n')
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_page_shows_what_the_result_files_say(folder: Path) -> None:
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    assert page.split(BEGIN)[1].split(END)[0].strip() == generate(read_plan(folder), folder)
     figures = re.findall(r"\]\((figures/[^)]+)\)", page)
-    assert figures and all((PAGE_FOLDER / figure).exists() for figure in figures)
+    assert figures and all((folder / figure).exists() for figure in figures)
 
 
 def test_the_moments_of_partitions_are_those_on_the_page() -> None:

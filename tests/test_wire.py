@@ -165,3 +165,69 @@ def test_meters_continue_after_a_restore() -> None:
     for each in (wire, again):
         each.up("a", Outputs(torch.zeros(4, 3)), None, None)
     assert again.up_bytes == wire.up_bytes == {"a": 2 * 48}
+
+
+# a stack: one message for several clients
+
+NAMES = ("a", "b", "c")
+
+
+def stacked_outputs() -> Outputs:
+    return Outputs(torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(0)))
+
+
+def test_a_stack_sends_and_receives_what_its_clients_would() -> None:
+    together, alone, sent = fedal_wire(), fedal_wire(), stacked_outputs()
+    received = together.up_together(NAMES, sent, "x", "x")
+    expected = [alone.up(name, own, "x", "x") for name, own in zip(NAMES, sent.split(3), strict=True)]
+    assert [torch.equal(a.values, b.values) for a, b in zip(received, expected, strict=True)] == [True] * 3
+    replies = [guidance(grad=torch.full((4, 3), float(n), requires_grad=True)) for n in range(3)]
+    joined = together.down_together(NAMES, replies)
+    for name, own, reply in zip(NAMES, joined.split(3), replies, strict=True):
+        copy = alone.down(name, reply)
+        assert torch.equal(own.mean, copy.mean) and torch.equal(own.grad, copy.grad) and own.count == copy.count
+    assert not joined.grad.requires_grad
+    assert together.state_dict() == alone.state_dict()
+
+
+def test_a_stack_gets_copies() -> None:
+    wire, sent, reply = fedal_wire(), stacked_outputs(), guidance()
+    received = wire.up_together(NAMES, sent, "x", "x")
+    joined = wire.down_together(NAMES, [reply] * 3)
+    before = received[1].values.clone()
+    sent.values.zero_()
+    reply.grad.zero_()
+    received[0].values.fill_(9.0)
+    assert torch.equal(received[1].values, before) and joined.grad.eq(1).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"grad": torch.full((4, 3), torch.nan)}, r'Guidance.grad to client "b" contains non-finite'),
+        ({"grad": torch.zeros(4, 2)}, r'Guidance.grad to client "b" has shape \(4, 2\)'),
+        ({"grad": torch.zeros(4, 3).half()}, r'Guidance.grad to client "b" has dtype torch.float16'),
+        ({"mean": [1.0]}, r'Guidance.mean to client "b" is a list'),
+        ({"count": True}, r'Guidance.count to client "b" is a bool'),
+        ({"count": 0}, r'Guidance.count to client "b" is 0'),
+    ],
+)
+def test_one_bad_reply_to_a_stack_is_named(change: dict[str, Any], error: str) -> None:
+    wire = fedal_wire()
+    with pytest.raises((WireError, NonFiniteError), match=error):
+        wire.down_together(NAMES, [guidance(), guidance(**change), guidance()])
+
+
+def test_one_bad_upload_of_a_stack_is_named() -> None:
+    wire, sent = fedal_wire(), stacked_outputs()
+    with pytest.raises(WireError, match=r'client "a" answered for public batch y'):
+        wire.up_together(NAMES, sent, "y", "x")
+    with pytest.raises(WireError, match=r"Consensus from client"):
+        wire.up_together(NAMES, Consensus(sent.values, 2), "x", "x")
+    with pytest.raises(WireError, match=r'Outputs.values from client "a" has dtype torch.float64'):
+        wire.up_together(NAMES, Outputs(sent.values.double()), "x", "x")
+    sent.values[2, 0, 0] = torch.inf
+    with pytest.raises(NonFiniteError, match=r'Outputs.values from client "c" contains non-finite'):
+        wire.up_together(NAMES, sent, "x", "x")
+    other = wire.down_together(NAMES, [guidance(count=n) for n in (2, 2, 2)])
+    assert other.grad.shape == (3, 4, 3)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedal.config import Config as Config
     from fedal.data.dataset import Dataset as Dataset
     from fedal.errors import FedalError as FedalError
+    from fedal.records.loaded_model import load_model as load_model
     from fedal.records.run import Run as Run
     from fedal.records.run import load_run as load_run
     from fedal.report.tensorboard import TensorBoard as TensorBoard
@@ -36,6 +37,7 @@ _HOME = {  # looked up at first use: importing fedal must not import torch
     "Run": "fedal.records.run",
     "TensorBoard": "fedal.report.tensorboard",
     "compare": "fedal.campaigns.compare",
+    "load_model": "fedal.records.loaded_model",
     "load_run": "fedal.records.run",
     "resume": "fedal.simulate.run",
     "run": "fedal.simulate.run",
@@ -44,8 +46,8 @@ _HOME = {  # looked up at first use: importing fedal must not import torch
 _PACKAGES = ("data", "methods")
 
 __all__ = [
-    "Callback", "Comparison", "Config", "Dataset", "FedalError", "Run", "TensorBoard", "compare", "data", "load_run",
-    "methods", "resume", "run",
+    "Callback", "Comparison", "Config", "Dataset", "FedalError", "Run", "TensorBoard", "compare", "data", "load_model",
+    "load_run", "methods", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.2.0"
 

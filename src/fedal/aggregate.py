@@ -1,7 +1,7 @@
 """Aggregation over clients: pure functions of stacked tensors, client axis first.
 
 `combined` is the one place where the outputs of all clients become one value. A new rule is a function of the stacked
-values and an entry in `RULES`; every method that averages outputs then offers it.
+values and an entry in `RULES`, or a weight in `CONFIDENCE`; every method that averages outputs then offers it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from fedal.lazy import Tensor, torch
+from fedal.weighting import CONFIDENCE, SHARPNESS, ConfidenceRule, SharpRule, filtered_mean, sharpened, weighted_mean
 
-Rule = Literal["mean", "median", "trimmed", "geometric-median"]
+RobustRule = Literal["mean", "median", "trimmed", "geometric-median", "multi-krum", "cronus"]
+Rule = Literal[RobustRule, ConfidenceRule, SharpRule]
 WeightRule = Literal["mean", "median", "trimmed"]
 Space = Literal["logits", "probabilities"]
 
@@ -36,14 +38,34 @@ def leave_one_out(mean: Tensor, own: Tensor, count: int) -> Tensor:
     return (count * mean - own) / (count - 1)
 
 
-def combined(values: Tensor, rule: Rule, space: Space, trim: float) -> Tensor:
+def combined(values: Tensor, rule: Rule, space: Space, trim: float, sharpness: float | None = None) -> Tensor:
     """The value that `rule` makes of all clients' logits, or of their probabilities.  (N, B, K) -> (B, K)
 
     A mean of probabilities needs nothing more. Medians and trimmed means of single classes do not sum to one, so the
     result is divided by its sum.
     """
-    value = RULES[rule](values, trim)
-    return value if space == "logits" or rule == "mean" else _on_the_simplex(value, values)
+    are_logits = space == "logits"
+    strength = SHARPNESS.get(rule, 1.0) if sharpness is None else sharpness
+    if rule in CONFIDENCE:
+        value = weighted_mean(values, rule, strength, are_logits=are_logits)
+    elif rule in RULES:
+        value = RULES[rule](values, trim)
+    else:
+        value = sharpened(mean_over_clients(values), cast("SharpRule", rule), strength, are_logits=are_logits)
+    return value if are_logits or rule == "mean" else _on_the_simplex(value, values)
+
+
+def majority(votes: Tensor, n_classes: int, *, consistent: bool = False) -> Tensor:
+    """The class with most votes for each sample; the lowest one wins ties.  (N, s, P) -> (P,)
+
+    `consistent` counts clients whose s votes all agree; where there is no such client, every vote counts.
+    """
+    each = torch.nn.functional.one_hot(votes.long(), n_classes)  # (N, s, P, K)
+    counts = each.sum((0, 1))
+    if consistent:
+        agreed = (each * (votes == votes[:, :1]).all(1)[:, None, :, None]).sum((0, 1))
+        counts = torch.where(agreed.sum(-1, keepdim=True) > 0, agreed, counts)
+    return counts.argmax(-1)
 
 
 def median(values: Tensor, trim: float = 0.0) -> Tensor:
@@ -57,8 +79,7 @@ def trimmed_mean(values: Tensor, trim: float) -> Tensor:
 
     With none to drop, it is the mean, bit for bit.  (N, ...) -> (...)
     """
-    n = len(values)
-    dropped = min(int(trim * n + 1e-9), (n - 1) // 2)  # 0.29 * 100 is 28.999999999999996
+    n, dropped = len(values), _dropped(len(values), trim)
     return values.sort(0).values[dropped : n - dropped].mean(0) if dropped else values.mean(0)
 
 
@@ -79,18 +100,43 @@ def geometric_median(values: Tensor, trim: float = 0.0) -> Tensor:
     return point[:, 0]
 
 
+def multi_krum(values: Tensor, trim: float) -> Tensor:
+    """The mean without the f = floor(trim * N) clients that are farthest from the others.  (N, ...) -> (...)
+
+    A client's score is the sum of its squared distances to its N - f - 2 nearest neighbours, over the whole batch
+    (Blanchard et al. 2017, arXiv 1703.02757). Dropping numbers one by one keeps the rest of a liar's upload, and drops
+    the few experts for a class with it; dropping a client keeps nothing of it. With none to drop, it is the mean.
+    Two liars must not be each other's only neighbours, so f is at most (N - 3) / 2.
+    """
+    n = len(values)
+    dropped = min(_dropped(n, trim), max(0, (n - 3) // 2))
+    if not dropped:
+        return values.mean(0)
+    flat = values.flatten(1)
+    apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
+    scores = apart.sort(1).values[:, 1 : n - dropped - 1].sum(1)  # the nearest of all is the client itself
+    kept = scores.sort(stable=True).indices[: n - dropped].sort().values
+    return values[kept].mean(0)
+
+
+def _dropped(n: int, trim: float) -> int:
+    return min(int(trim * n + 1e-9), (n - 1) // 2)  # 0.29 * 100 is 28.999999999999996
+
+
 WEISZFELD_STEPS = 20
 SETTLED = 1e-6  # a smaller step, relative to 1 + the value, ends the search
 NEAR = 1e-6  # a distance below it counts as this distance
 SCARCE = 1e-6  # less mass than this counts as none
 
-RULES: dict[Rule, Callable[[Tensor, float], Tensor]] = {
+RULES: dict[RobustRule, Callable[[Tensor, float], Tensor]] = {
     "mean": lambda values, trim: mean_over_clients(values),
     "median": median,
     "trimmed": trimmed_mean,
     "geometric-median": geometric_median,
+    "multi-krum": multi_krum,
+    "cronus": filtered_mean,
 }
-assert tuple(RULES) == get_args(Rule)
+assert {*RULES, *CONFIDENCE, *get_args(SharpRule)} == {*get_args(Rule)}
 
 
 def _on_the_simplex(value: Tensor, values: Tensor) -> Tensor:

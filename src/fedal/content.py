@@ -25,7 +25,7 @@ class ContentCheck:
             limits = [
                 (name, low, high if isinstance(high, int) else sizes.get(high, 0) - 1)
                 for name, (low, high) in kind.ranges.items()
-                if kind.integer_fields.get(name) != "uint8"  # every byte is in range
+                if (kind.integer_fields.get(name), high) != ("uint8", 255)  # every byte is in range
             ]
             numbers = [limit for limit in limits if limit[0] in kind.header_fields()]
             tensors = [limit for limit in limits if limit not in numbers]

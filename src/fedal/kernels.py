@@ -47,6 +47,10 @@ def _leaky_relu_backward(gradient: Tensor, result: Tensor, slope: float, is_resu
     return torch.where(result > 0, gradient, slope * gradient)
 
 
+def _relu_backward(gradient: Tensor, result: Tensor, threshold: float) -> Tensor:
+    return torch.where(result > threshold, gradient, 0)
+
+
 def _convolution_backward(
     gradient: Tensor, x: Tensor, weight: Tensor, bias: Sequence[int], *shape: Any
 ) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -69,7 +73,16 @@ def _max_pool_backward(gradient: Tensor, x: Tensor, *windows_and_places: Any, gr
     return grad_input.copy_(empty.scatter_(2, places.flatten(2), gradient.flatten(2)).view(grad_input.shape))
 
 
-_ALL = (_add_to_each, _copy_to_each, _adam, _leaky_relu_backward, _convolution_backward, _max_pool, _max_pool_backward)
+_ALL = (
+    _add_to_each,
+    _copy_to_each,
+    _adam,
+    _leaky_relu_backward,
+    _relu_backward,
+    _convolution_backward,
+    _max_pool,
+    _max_pool_backward,
+)
 PUBLIC: dict[str, Callable[..., Any]] = {kernel.__name__.removeprefix("_"): kernel for kernel in _ALL}
 PLAIN_ADAM: dict[str, Any] = dict(beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, maximize=False)
 
@@ -139,6 +152,7 @@ with _one_thread():
         **dict(lr=0.01, weight_decay=0.1, **PLAIN_ADAM),
     )
     leaky_relu_backward = chosen("ops.aten.leaky_relu_backward", _leaky_relu_backward, _x.flip(0), _x, 0.1, True)
+    relu_backward = chosen("ops.aten.threshold_backward", _relu_backward, _x.flip(0), _x, 0)
     convolution_backward = chosen(
         "ops.aten.convolution_backward",
         _convolution_backward,

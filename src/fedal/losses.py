@@ -35,10 +35,22 @@ def _size(values: Tensor) -> int:
     return values.shape[-2] * values.shape[-1]
 
 
+def softmax(logits: Tensor, like: Tensor | None = None) -> Tensor:
+    """The softmax over classes, in the layout of `like`, or of the logits.  (..., B, K)
+
+    A stack may store the values of a class as neighbours (see ClassMajor in fedal.learners.stacked). torch's kernel for
+    that layout is ten times as fast with ten classes, and rounds in another way. All other logits are row by row.
+    """
+    layout = logits if like is None else like
+    if layout.dim() < 3 or layout.stride(-1) == 1:
+        return torch.softmax(logits, -1)
+    return torch.softmax(logits.transpose(-1, -2).contiguous(), -2).transpose(-1, -2)
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Loss:
     """-log softmax(f)_y, the loss l(y, f) of local training in Eq. (client_loss_loc).  (B, K), (B,)"""
     at_label = labels.unsqueeze(-1)
-    gradient = torch.softmax(logits, -1)
+    gradient = softmax(logits)
     gradient.scatter_add_(-1, at_label, gradient.new_full((), -1).expand(at_label.shape))
     return Loss(gradient / _batch(logits), lambda: -torch.log_softmax(logits, -1).gather(-1, at_label).mean())
 
@@ -58,7 +70,7 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
     (B, K), (B, K)
     """
     E = temperature
-    p, q = torch.softmax(teacher / E, -1), torch.softmax(student / E, -1)
+    p, q = softmax(teacher / E, like=student), softmax(student / E)
     return Loss(
         (q - p) / (E * _batch(student)),  # Eq. (gradient_kl)
         lambda: (p * (torch.log_softmax(teacher / E, -1) - torch.log_softmax(student / E, -1))).sum(-1).mean(),
@@ -115,12 +127,12 @@ def non_target(
     (B, K), (B, K), (B,)
     """
     T = temperature
-    label = torch.zeros_like(student, dtype=torch.bool).scatter_(1, labels[:, None], value=True)
+    label = torch.zeros_like(student, dtype=torch.bool).scatter_(-1, labels.unsqueeze(-1), value=True)
     hidden = label if renormalise else torch.zeros_like(label)
     log_a, log_b = (torch.log_softmax((f / T).masked_fill(hidden, -torch.inf), -1) for f in (teacher, student))
     a = log_a.exp().masked_fill(label, 0)
     return Loss(
-        (a.sum(-1, keepdim=True) * log_b.exp() - a) / (T * len(student)),
+        (a.sum(-1, keepdim=True) * log_b.exp() - a) / (T * _batch(student)),
         lambda: (a * (log_a - log_b).masked_fill(label, 0)).sum(-1).mean(),
     )
 
@@ -180,6 +192,53 @@ def kl_to_probs(target: Tensor, student: Tensor, temperature: float = 1.0) -> Lo
     )
 
 
+def kl_both(moving: Tensor, student: Tensor) -> tuple[Loss, Tensor]:
+    """KL(softmax(moving) || softmax(student)) whose first side learns too: the loss, and its gradient w.r.t. `moving`.
+
+    (B, K), (B, K)
+    """
+    log_p, log_q = torch.log_softmax(moving, -1), torch.log_softmax(student, -1)
+    terms = log_p.exp() * (log_p - log_q)
+    of_each = terms.sum(-1, keepdim=True)
+    loss = Loss((log_q.exp() - log_p.exp()) / _batch(student), lambda: of_each.mean())
+    return loss, (terms - log_p.exp() * of_each) / _batch(student)
+
+
+def class_weighted_kl(weights: Tensor, teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
+    """sum_k a_k p_k (log p_k - log q_k) with p, q at temperature T and a weight a_k >= 0 per class; KL if all are 1.
+
+    (K,), (B, K), (B, K)
+    """
+    T = temperature
+    log_p, log_q = torch.log_softmax(teacher / T, -1), torch.log_softmax(student / T, -1)
+    target = weights * log_p.exp()
+    return Loss(
+        (target.sum(-1, keepdim=True) * log_q.exp() - target) / (T * _batch(student)),
+        lambda: (target * (log_p - log_q)).sum(-1).mean(),
+    )
+
+
+def sigmoid_cross_entropy(target: Tensor, logits: Tensor, columns: Tensor) -> Loss:
+    """Binary cross-entropy of sigmoid(f) to targets in [0, 1], averaged over the batch and the marked columns.
+
+    Zero if no column is marked.  (B, K), (B, K), (K,)
+    """
+    share = columns.to(logits.dtype) / (columns.sum(-1, keepdim=True).clamp(min=1) * _batch(logits))
+    apart = torch.nn.functional.binary_cross_entropy_with_logits
+    return Loss(
+        (torch.sigmoid(logits) - target) * share,
+        lambda: (apart(logits, target, reduction="none") * share).sum(),
+    )
+
+
+def by_autograd(function: Callable[[Tensor], Tensor], at: Tensor) -> Loss:
+    """A loss without a short closed form: `function` maps the logits to a scalar.  (B, K)"""
+    values = at.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        value = function(values)
+    return Loss(torch.autograd.grad(value, values)[0], value.detach)
+
+
 def d_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Gradient of the mean cross-entropy w.r.t. the logits.  (B, K), (B,) -> (B, K)"""
     return cross_entropy(logits, labels).gradient
@@ -190,7 +249,54 @@ def d_kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
     return kl(teacher, student, temperature).gradient
 
 
-def class_prior(counts: Tensor, smoothing: float = 1.0) -> Tensor:
-    """log pi, from a client's label frequencies with `smoothing` pseudo-samples per class.  (K,) -> (K,)"""
-    smoothed = counts.double() + smoothing
+def class_prior(counts: Tensor, smoothing: float) -> Tensor:
+    """log pi, from a client's label frequencies; each class gets a share `smoothing` of all its samples on top.
+
+    The pseudo-samples hold the logits of classes that the client has never seen: with too few of them, log pi is so low
+    that the loss leaves those logits free, and the mean over clients averages noise.  (K,) -> (K,)
+    """
+    exact = counts.double()
+    smoothed = exact + smoothing * exact.sum(-1, keepdim=True)
     return (smoothed / smoothed.sum(-1, keepdim=True)).log()
+
+
+def own_classes(counts: Tensor) -> Tensor:
+    """0 for the classes of a client and -inf for all others: added to logits, it leaves absent classes out.
+
+    Their logits then get no gradient.  (K,) -> (K,)
+    """
+    return torch.where(counts > 0, 0.0, -torch.inf).double()
+
+
+@dataclass(frozen=True)
+class PrivateLoss:
+    """Cross-entropy on private labels with class weights w and label smoothing s, as torch's CrossEntropyLoss.
+
+    The target of a sample with label y is t_k = w_k ((1 - s) [k = y] + s / K). The loss is the sum over samples of
+    -t log p, divided by the sum of their w_y.
+    """
+
+    weights: Tensor | None = None  # (K,)
+    smoothing: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        return self.weights is None and not self.smoothing
+
+    def gradient(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """(p sum_k t_k - t) / sum w_y.  (B, K), (B,) -> (B, K)"""
+        n_classes = logits.shape[-1]
+        target = (1 - self.smoothing) * torch.nn.functional.one_hot(labels, n_classes).to(logits.dtype)
+        target += self.smoothing / n_classes
+        total: Tensor | int = len(labels)
+        if self.weights is not None:
+            weights = self.weights.to(logits.dtype)
+            target, total = target * weights, weights[labels].sum()
+        return (torch.softmax(logits, -1) * target.sum(-1, keepdim=True) - target) / total
+
+
+def balanced_weights(counts: Tensor) -> Tensor:
+    """n / (classes x n_k) of the classes that occur, as in scikit-learn, and 1 for the others.  (K,) -> (K,)"""
+    present = counts > 0
+    weights = counts.sum() / (present.sum() * counts.clamp(min=1))
+    return torch.where(present, weights, torch.ones_like(weights))

@@ -7,7 +7,7 @@ any step, in any process, after any crash, and adding a client does not change t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -28,6 +28,24 @@ def raw_bits(key: int, step: int, n: int) -> NDArray[np.uint64]:
     return np.random.Philox(key=key, counter=step << 128).random_raw(n)
 
 
+def uniforms(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Numbers strictly between 0 and 1, one for each raw draw."""
+    return np.asarray(((bits >> np.uint64(11)) + 0.5) * 2.0**-53, np.float64)
+
+
+def normals(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Standard normal numbers, one for every two raw draws (Box and Muller)."""
+    first, second = uniforms(bits).reshape(2, -1)
+    drawn: NDArray[np.float64] = np.sqrt(-2 * np.log(first)) * np.cos(2 * np.pi * second)
+    return drawn
+
+
+def in_drawn_order(names: Sequence[str], key: int, step: int = 0) -> list[str]:
+    """The names by their draws of stream `key` at `step`. Names added at the end do not change the others' order."""
+    order = np.argsort(raw_bits(key, step, len(names)), kind="stable")
+    return [names[index] for index in order.tolist()]
+
+
 def partition_generator(seed: int, purpose: str) -> np.random.Generator:
     """A generator for partitions. Only they use library distributions, and their result is saved with the run."""
     return np.random.Generator(np.random.Philox(key=philox_key(seed, purpose)))
@@ -37,7 +55,8 @@ def partition_generator(seed: int, purpose: str) -> np.random.Generator:
 def torch_seeded(seed: int, purpose: str, owner: str = "") -> Iterator[None]:
     """Seeds torch's CPU generator with this stream inside the block; weights for any device are drawn from it."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.manual_seed(philox_key(seed, purpose, owner) >> 65)
+        # torch.manual_seed would also seed the generators of all other devices, and format the stack for them
+        torch.default_generator.manual_seed(philox_key(seed, purpose, owner) >> 65)
         yield
 
 
@@ -53,11 +72,28 @@ class BatchStream:
         self._pool = np.resize(np.arange(n_samples, dtype=np.int64), max(n_samples, batch_size))
         self._epoch, self._batches, self._names = -1, self._pool[None], [""]
 
+    def derived(self, name: str, n_samples: int) -> BatchStream:
+        """Batches of other samples, as a function of this stream and a name."""
+        return BatchStream(n_samples, self.batch_size, self._key, name)
+
+    def order(self, name: str) -> Indices:
+        """A random order of all samples, as a function of this stream and a name.  -> (n,)"""
+        return np.argsort(raw_bits(philox_key(self._key, name), 0, self.n_samples), kind="stable")
+
     def indices(self, step: int) -> Indices:
         """The batch of global step `step`, independent of earlier calls.  -> (B,)"""
         position = self._position(step)
         batch: Indices = self._batches[position]
         return batch
+
+    def following(self, step: int, count: int) -> Indices:
+        """The batches of `count` steps from `step` on.  -> (count, B)"""
+        parts: list[Indices] = []
+        while count > 0:  # an epoch at a time
+            position = self._position(step)
+            parts.append(self._batches[position : position + count])
+            step, count = step + len(parts[-1]), count - len(parts[-1])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def name(self, step: int) -> str:
         """The digest of that batch. Digests are computed for a whole epoch at once, which is ten times as fast."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedal.errors import ConfigError
+from fedal.errors import ConfigError, FedalError, RunError
+from fedal.printable import printable
 
 LIBRARIES = ("fedal", "torch", "numpy", "scipy", "sklearn", "jax", "ray", "pydantic")
 NOT_USER_CODE = {*LIBRARIES, *sys.stdlib_module_names}
@@ -63,9 +64,26 @@ def import_object(path: str, what: str) -> Any:
 
 def one_line(error: Exception) -> str:
     """Type and message of an error without line breaks, and the place in the user's code where it was raised."""
-    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(".")
+    text = printable(" ".join(f"{type(error).__name__}: {error}".split()).removesuffix("."))
     place = place_in_user_code(error)
     return f"{text} ({place})" if place else text
+
+
+class explained:
+    """Turns what other code raises in the block, perhaps the user's, into a RunError of one line.
+
+    Mistakes that fedal has put into words, errors of the system, and those in `passed` stay as they are. A class,
+    because a site enters it in every exchange: contextlib's generators take four times as long.
+    """
+
+    def __init__(self, where: str, *passed: type[Exception]) -> None:
+        self._where, self._passed = where, passed
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, (FedalError, OSError, *self._passed)):
+            raise RunError(f"{self._where}: {one_line(error)}.") from error
 
 
 def place_in_user_code(error: BaseException) -> str:

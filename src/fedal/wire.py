@@ -8,7 +8,7 @@ copy, so neither side can change what the other holds. Every engine runs the sam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedal.content import ContentCheck
@@ -53,6 +53,40 @@ class Wire:
     def down(self, client_id: str, message: object) -> Message:
         """Client `client_id`'s copy of the server's reply."""
         return _copied(self._inspected("down", client_id, message, self.down_bytes))
+
+    def up_together(
+        self, client_ids: Sequence[str], message: Message, batch: str | None, expected_batch: str | None
+    ) -> list[Message]:
+        """As `up` for all clients of a stack, whose message has a leading client axis: one check and one copy."""
+        if batch == expected_batch and self._is_sound("up", message, len(client_ids)):
+            _count(message, client_ids, self.up_bytes)
+            return _copied(message).split(len(client_ids))
+        each = zip(client_ids, message.split(len(client_ids)), strict=True)
+        return [self.up(client_id, own, batch, expected_batch) for client_id, own in each]
+
+    def down_together(self, client_ids: Sequence[str], messages: Sequence[Message]) -> Message:
+        """As `down` for all clients of a stack. They get one message with a leading client axis: a copy."""
+        if _are_alike(messages):
+            with torch.no_grad():
+                joined = Message.join(messages)
+            if self._is_sound("down", joined, len(client_ids)):
+                _count(joined, client_ids, self.down_bytes)
+                return joined
+        return Message.join([self.down(client_id, own) for client_id, own in zip(client_ids, messages, strict=True)])
+
+    def _is_sound(self, direction: str, message: Message, size: int) -> bool:
+        """Whether the messages of all clients in a joined one pass. If not, a look at each finds what is wrong."""
+        kind = type(message)
+        if kind not in self._declared[direction] or kind.misfit is not Message.misfit:
+            return False
+        for name, tensor in message.tensors().items():
+            shape, dtype = self._exact.get((kind, name), (None, None))
+            if shape is None or (tensor.shape, tensor.dtype) != ((size, *shape), dtype):
+                return False
+            if tensor.is_floating_point() and not is_finite(tensor):
+                return False
+        are_integers = all(type(getattr(message, name)) is int for name in kind.header_fields())
+        return are_integers and self._content.misfit(message) is None
 
     def _inspected(self, direction: str, client_id: str, message: object, meter: Counter[str]) -> Message:
         """The message itself, after it has passed all checks and been counted."""
@@ -119,6 +153,35 @@ class Wire:
 
 def _copied(message: Message) -> Message:
     return message.with_tensors({name: tensor.detach().clone() for name, tensor in message.tensors().items()})
+
+
+def _count(joined: Message, client_ids: Sequence[str], meter: Counter[str]) -> None:
+    size = sum(tensor.nbytes for tensor in joined.tensors().values()) // len(client_ids)
+    for client_id in client_ids:
+        meter[client_id] += size
+
+
+def _are_alike(messages: Sequence[Message]) -> bool:
+    """Whether messages of one kind and form, with the same integers, can be joined without changing any of them."""
+    first = messages[0]
+    if not isinstance(first, Message) or any(type(message) is not type(first) for message in messages):
+        return False
+    for name in first.header_fields():
+        value = getattr(first, name)
+        others = [getattr(message, name) for message in messages]
+        if any(other is not value and (type(other) is not type(value) or other != value) for other in others):
+            return False
+    for name in first.payload_fields():
+        tensor = getattr(first, name)
+        if not isinstance(tensor, torch.Tensor):
+            return False
+        for message in messages:
+            other = getattr(message, name)
+            if other is not tensor and (
+                not isinstance(other, torch.Tensor) or (other.shape, other.dtype) != (tensor.shape, tensor.dtype)
+            ):
+                return False
+    return True
 
 
 def _where(direction: str, client_id: str) -> str:

@@ -19,7 +19,9 @@ from commands import COMMAND, Answer
 from commands import fedal as command
 from e2e.lives import outcome
 from fedal.campaigns.compare import compare
+from fedal.campaigns.comparison import Comparison, MethodRuns
 from fedal.errors import ConfigError
+from fedal.figures.curves import plot_curves
 
 SETTINGS: dict[str, Any] = dict(
     clients=3, models=["mlp-small"], iterations=6, tau=2, batch_size=8, eval_every=2, eval_samples=50
@@ -67,6 +69,14 @@ def test_the_plot_is_not_empty(shown: tuple[Path, Answer]) -> None:
         assert picture.format == "PNG" and min(picture.size) > 300
         assert len(picture.convert("RGB").getcolors(1 << 24) or []) > 20, "an empty picture"
     assert "<svg" in (path / "curves.svg").read_text()
+
+
+def test_the_legend_of_all_methods_leaves_room_for_the_curves(shown: tuple[Path, Answer], tmp_path: Path) -> None:
+    """A warning is an error here, and matplotlib warns when the axes have no room."""
+    run = fedal.load_run(shown[0] / "local" / "seed-0")
+    plot_curves(Comparison(tmp_path, (0,), [MethodRuns(name, [run]) for name in fedal.methods.MODULES], []))
+    with Image.open(tmp_path / "curves.png") as picture:
+        assert picture.height > picture.width
 
 
 def test_every_run_of_a_comparison_equals_a_plain_run(shown: tuple[Path, Answer], tmp_path: Path) -> None:

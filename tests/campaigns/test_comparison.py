@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -289,3 +290,14 @@ def test_a_frame_without_pandas_says_what_to_install(old: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(FedalError, match=r"run.frame\(\) needs pandas. Type: pip install 'fedal\[pandas\]'"):
         fedal.load_run(old / "local" / "seed-0").frame()
+
+
+@pytest.mark.processes
+def test_a_plain_script_compares_without_a_guard(tmp_path: Path) -> None:
+    """A worker process that imported the script would start the comparison again, and end in tracebacks."""
+    (tmp_path / "script.py").write_text(
+        f"import fedal\nprint('once')\nfedal.compare(['local', 'fedmd'], 1, 'cmp', {SETTINGS!r}, jobs=2)\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "once\n", "")
+    assert (tmp_path / "cmp/table.csv").exists()

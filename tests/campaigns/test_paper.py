@@ -146,8 +146,13 @@ def test_a_small_scale_run_shows_our_numbers_next_to_the_papers_and_names_its_da
     accuracies = [final["final"]["test_accuracy"] for final in finals]
     assert float(row["ours"]) == pytest.approx(np.mean(accuracies))
     assert float(row["spread"]) == pytest.approx(np.std(accuracies, ddof=1))
+    reach = 12.706 * np.std(accuracies, ddof=1) / np.sqrt(2)  # Student's t with one degree of freedom
+    assert (float(row["low"]), float(row["high"])) == pytest.approx(
+        (np.mean(accuracies) - reach, np.mean(accuracies) + reach), abs=1e-4
+    )
     text = (tmp_path / "small" / "table-ablation.md").read_text()
-    assert "| setting | what | ours | paper | difference | spread | seeds | steps | config |" in text
+    assert f"{float(row['low']):.3f} to {float(row['high']):.3f}" in text
+    assert "| setting | what | ours | 95% interval | paper | difference | spread | seeds | steps | config |" in text
     assert "| 0.744 ± 0.007 |" in text and "in place of svhn" in text
     assert is_picture(tmp_path / "small" / "table-ablation.png")
     assert "<svg" in (tmp_path / "small" / "table-ablation.svg").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 from fedal.campaigns.job import Job
 from fedal.campaigns.pool import ENDED, _Worker, run_jobs
 from fedal.config import Config
+from fedal.data.dataset import Dataset
 from fedal.errors import NonFiniteError, Stopped
 from fedal.records.folder import RunFolder
 from fedal.records.run import read_rows
@@ -52,6 +54,19 @@ def test_outcomes_are_in_the_order_of_the_jobs_and_a_failure_is_one_of_them(tmp_
     assert isinstance(outcomes[1].failure, NonFiniteError) and "finite" in str(outcomes[1].failure)
     assert "one architecture" in outcomes[2].not_applicable
     assert sorted(ended) == sorted(job.name for job in jobs)
+
+
+def test_a_finished_run_leaves_nothing_in_the_memory_of_the_next(tmp_path: Path) -> None:
+    def datasets() -> list[Dataset]:
+        return [found for found in gc.get_objects() if type(found) is Dataset]
+
+    others = datasets()  # of fixtures and other tests in this process
+    gc.disable()  # whether it runs on its own between two runs is chance
+    try:
+        run_jobs([job(tmp_path, "first"), job(tmp_path, "second")], 1)
+        assert len(datasets()) == len(others)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.processes

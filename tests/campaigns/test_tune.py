@@ -17,7 +17,8 @@ import torch
 import fedal
 from commands import COMMAND
 from commands import fedal as command
-from fedal.campaigns.tune import PAPER_STAGES, SAMPLE_BATCH, Search, evaluate, paper_stages, parse_space, with_held_out
+from fedal.campaigns.objective import evaluate, with_held_out
+from fedal.campaigns.tune import PAPER_STAGES, SAMPLE_BATCH, Search, paper_stages, parse_space
 from fedal.config import load_config
 from fedal.data import load
 from fedal.errors import Stopped

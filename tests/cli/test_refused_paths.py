@@ -60,7 +60,7 @@ def test_data_that_are_a_folder_or_a_text_are_named_as_such() -> None:
     Path("text.npz").write_text("hello")
     folder, text = (fedal("run", "--data", name, "--out", "run") for name in ("folder", "text.npz"))
     assert folder.code == text.code == 2
-    assert "folder is a folder; expected an .npz file. Save it with: numpy.savez" in folder.err
+    assert "folder: needs a schema" in folder.err and "fedal schema PUBLIC" in folder.err
     assert (
         "text.npz: not a complete .npz file of plain arrays (not a zip archive)" in text.err
         and "unsafe" not in text.err

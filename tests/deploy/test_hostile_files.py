@@ -18,8 +18,9 @@ import torch
 
 from deployments import certs, load_federation
 from fedal.data.custom import load_npz, load_public_npz
-from fedal.deploy.site import _run_of
-from fedal.errors import CheckpointError, FedalError
+from fedal.deploy.pki.enrolment import enrol
+from fedal.deploy.site_state import run_of
+from fedal.errors import CheckpointError, ConfigError, FedalError
 from fedal.records.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from mutation import mutated
 from splits import same_bits
@@ -81,7 +82,7 @@ READERS: dict[str, Callable[[bytes, Path], None]] = {
     "private data": read_file(load_npz, "own.npz"),
     "the public set": read_file(load_public_npz, "public.npz"),
     "a federation's config": read_file(load_federation, "federation.toml"),
-    "a site's state": read_file(_run_of, "site.json"),
+    "a site's state": read_file(run_of, "site.json"),
     "a list of revocations": read_file(lambda path: certs._revocations(path), "crl.pem"),
     **{f"a checkpoint's {end}": lambda raw, path, end=end: read_checkpoint_with(raw, end, path)
        for end in (".json", ".tensors")},
@@ -132,3 +133,29 @@ def test_hostile_checkpoints_of_a_site_fall_back_to_the_intact_one(tmp_path: Pat
     found = load_newest(tmp_path, said.append)
     assert found is not None and found[0] == 3 and "round-0000004" in said[0]
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["request.json", "ca.pem", "cert.pem", "invitation.json", "crl.pem"])
+def test_a_file_for_certificates_that_would_fill_the_memory_or_never_end_is_not_read(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "certs"
+    certs.init(folder, "test")
+    certs.issue_client(folder, "site-1", None)
+    site = folder / "site-1"
+
+    def read() -> None:
+        if name == "request.json":
+            enrol(folder, site / name)
+        invitation = certs.read_invitation(site)
+        certs.revoked_serials(site / "crl.pem", invitation.pems().authority)
+
+    if name != "request.json":
+        read()
+    (site / name).unlink(missing_ok=True)
+    (site / name).touch()
+    os.truncate(site / name, 1 << 43)  # sparse: it takes no space
+    with pytest.raises(ConfigError, match=r"larger than 4,194,304 bytes"):
+        read()
+    (site / name).unlink()
+    os.mkfifo(site / name)
+    with pytest.raises(ConfigError, match="a pipe or a device"):
+        read()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from commands import fedal
 from deployments import SITES, Rehearsal, Stranger, files_up_to, grpc, wait_for
@@ -208,3 +209,16 @@ def test_a_whole_roster_is_invited_by_one_command(tmp_path: Path, monkeypatch: p
     (tmp_path / "federation.toml").write_text('clients = 3\n[deployment]\nfederation = "other"\n')
     answer = fedal(*words)
     assert answer.code == 2 and "authority of wards" in answer.err
+
+
+def test_no_certificate_is_valid_outside_the_time_of_its_ca(tmp_path: Path) -> None:
+    """Neither before, while the CA is new, nor after."""
+    certs.init(tmp_path, "clinics")
+    issued = [certs.issue_server(tmp_path, ["localhost"]), certs.issue_client(tmp_path, "site-1", None, days=10**4)]
+    authority, *leaves = (
+        x509.load_pem_x509_certificate((folder / name).read_bytes())
+        for folder, name in ((tmp_path, "ca.pem"), *((folder, "cert.pem") for folder in issued))
+    )
+    for leaf in leaves:
+        assert authority.not_valid_before_utc <= leaf.not_valid_before_utc
+        assert leaf.not_valid_after_utc <= authority.not_valid_after_utc

@@ -19,10 +19,11 @@ import torch
 
 from deployments import SITES, Rehearsal, Stranger, grpc, wait_for
 from fedal.config import Config
+from fedal.data.overlap import count_shared
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.channel import SERVICE, open_channel
 from fedal.deploy.codec import LARGEST, Reader, encode
-from fedal.deploy.entering import _count_shared, _fetch_public
+from fedal.deploy.entering import _fetch_public
 from fedal.deploy.pki import authority as certs
 from fedal.deploy.plan import manifest
 from fedal.deploy.refusals import Code, Refused
@@ -203,6 +204,15 @@ def test_idle_connections_do_not_keep_sites_out(tmp_path: Path) -> None:
     assert rehearsal.deployed() == rehearsal.alone()
 
 
+@pytest.mark.parametrize("name", ["a" * 1900, "", "test accuracy", "\x1b[2J", "../own", "own\n"])
+def test_a_metric_with_an_odd_name_is_refused(name: str) -> None:
+    seat, link = waiting_seat()
+    with pytest.raises(Refused) as refused:
+        seat.take(pb.FromSite(done=pb.Done(incarnation=7, metrics={name: 0.5})), link)
+    assert refused.value.code == Code.WRONG_METRICS
+    seat.take(pb.FromSite(done=pb.Done(incarnation=7, metrics={"test_accuracy": 0.5})), link)
+
+
 # the public set
 
 
@@ -213,18 +223,20 @@ def announced(public_x: Any) -> pb.Welcome:
 
 def sending(chunks: list[bytes]) -> Any:
     """A channel to a server that sends these chunks as its public set."""
-    return SimpleNamespace(unary_stream=lambda *_: lambda request: (pb.Chunk(data=chunk) for chunk in chunks))
+    return SimpleNamespace(
+        unary_stream=lambda *_: lambda request, **options: (pb.Chunk(data=chunk) for chunk in chunks)
+    )
 
 
 def test_any_flipped_bit_of_the_public_set_is_detected() -> None:
     public_x, chance = np.random.default_rng(0).normal(size=(40, 8, 8)).astype(np.float32), random.Random(0)
     raw = public_x.tobytes()
-    assert np.array_equal(_fetch_public(sending([raw[:1000], raw[1000:]]), announced(public_x)), public_x)
+    assert np.array_equal(_fetch_public(sending([raw[:1000], raw[1000:]]), announced(public_x), 1.0), public_x)
     for _ in range(50):
         wrong, bit = bytearray(raw), chance.randrange(8 * len(raw))
         wrong[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Refused) as refused:
-            _fetch_public(sending([bytes(wrong)]), announced(public_x))
+            _fetch_public(sending([bytes(wrong)]), announced(public_x), 1.0)
         assert refused.value.code == Code.PUBLIC_SET
 
 
@@ -246,12 +258,12 @@ def test_a_public_set_of_wrong_size_or_values_is_refused(case: str) -> None:
         public_x[1, 1] = np.nan
         welcome, chunks = announced(public_x), [public_x.tobytes()]
     with pytest.raises(Refused) as refused:
-        _fetch_public(sending(chunks), welcome)
+        _fetch_public(sending(chunks), welcome, 1.0)
     assert refused.value.code == Code.PUBLIC_SET
 
 
 def test_private_samples_in_the_public_set_are_counted() -> None:
     public = np.random.default_rng(0).normal(size=(20, 3, 3)).astype(np.float32)
     own = np.concatenate([public[4:7], public[:2] + 1e-6, np.zeros((5, 3, 3), np.float32)])
-    assert _count_shared(own, public) == 3
-    assert _count_shared(own.astype(np.float64), public) == 3
+    assert count_shared(own, public) == 3
+    assert count_shared(own.astype(np.float64), public) == 3

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from fedal.deploy.site import Site
 from fedal.errors import CheckpointError, ConfigError
 from fedal.records.run import read_rows
 from fedal.report.page import write_report
-from splits import synthetic_images
+from splits import QUICK, of_each_set_of_messages, synthetic_images
 
 
 @pytest.fixture
@@ -34,14 +36,23 @@ def run_to_completion(rehearsal: Rehearsal, sites: tuple[str, ...] = SITES) -> N
             assert not failure
 
 
-@pytest.mark.parametrize("method", ["fedal", "fedmd", "local", "cfd", "fedproto", "fedavg"])
+@pytest.mark.parametrize("method", of_each_set_of_messages())
 def test_a_deployed_federation_is_bit_identical_to_one_process(tmp_path: Path, method: str) -> None:
-    options = {} if method in ("cfd",) else {"tau": 2}
+    options = QUICK.get(method, {}) | ({} if method in ("cfd",) else {"tau": 2})
     rehearsal = Rehearsal(tmp_path, method=method, options=options, models="cnn-small", rounds=2)
     with rehearsal.service() as service:
         joined = [rehearsal.join_in_thread(site, model="cnn-small") for site in SITES]
         wait_for(lambda: service.folder.summary.exists() or any(failure for _, failure in joined))
         assert [failure for _, failure in joined] == [[], [], []]
+    assert rehearsal.deployed() == rehearsal.alone()
+
+
+@pytest.mark.parametrize("method", ["fedmd", "fedal"])
+@pytest.mark.parametrize("rule", ["median", "geometric-median"])
+def test_robust_aggregates_have_the_same_bits_in_a_deployment(tmp_path: Path, method: str, rule: str) -> None:
+    robust = {"tau": 2, "aggregate": rule, "space": "probabilities"}
+    rehearsal = Rehearsal(tmp_path, method=method, options=robust, rounds=2)
+    run_to_completion(rehearsal)
     assert rehearsal.deployed() == rehearsal.alone()
 
 
@@ -73,13 +84,42 @@ def test_a_site_that_lost_its_state_is_admitted_only_with_restart(rehearsal: Reh
         _, failure = rehearsal.join_in_thread("client-00", state=rehearsal.folder / "empty")
         wait_for(lambda: failure)
         assert isinstance(failure[0], Refused) and failure[0].code == Code.STATE_LOST
-        thread, failure = rehearsal.join_in_thread("client-00", state=rehearsal.folder / "empty", restart=True)
+        fresh = {"state": rehearsal.folder / "empty", "save": rehearsal.folder / "late.safetensors"}
+        thread, failure = rehearsal.join_in_thread("client-00", restart=True, **fresh)
         thread.join(30)
-        assert not failure
+        assert [error.code for error in failure] == [Code.UNTRAINED]  # type: ignore[attr-defined]
+        assert not (rehearsal.folder / "late.safetensors").exists()
 
 
-def test_a_silent_site_misses_the_deadline_and_all_return_to_the_committed_round(tmp_path: Path) -> None:
-    rehearsal, events = Rehearsal(tmp_path, {"deadline_s": 2.0}), []
+LOCAL = {"local_loss": "balanced", "prior_strength": 0.5}
+CHANGED = {"public_augment": "shift,mixup", "public_clean": 0.25, "public_augment_start": 3, "private_augment": "noise"}
+OPTIONS: list[dict[str, Any]] = [
+    {"method": "fedal", **CHANGED, "options": {"tau": 2, "replay": 1, **LOCAL}},
+    {"method": "fedmd", "options": {"tau": 2, "local_loss": "restricted", "aggregate": "debias"}},
+    {"method": "fedmd-lf", "options": {"tau": 2, "aggregate": "coverage", "class_strength": 0.5}},
+    {"method": "fedmd", "options": {"tau": 2, "aggregate": "confidence"}},
+    {"method": "fedmd", "options": {"tau": 2, "aggregate": "power", "space": "probabilities"}},
+]
+
+
+@pytest.mark.parametrize("settings", OPTIONS, ids=lambda settings: str(settings["options"]))
+def test_options_that_are_off_by_default_have_the_same_bits_in_a_deployment(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    rehearsal = Rehearsal(tmp_path, rounds=3, **settings)
+    run_to_completion(rehearsal)
+    assert rehearsal.deployed() == rehearsal.alone()
+    assert rehearsal.plan.config.for_sites()["options"].items() >= settings["options"].items()
+
+
+REMEMBERING = {"replay": 2, "discriminator_input": "outputs-and-mean", "discriminator_rule": "balance"}
+
+
+@pytest.mark.parametrize("options", [{}, REMEMBERING], ids=["default", "replay and rule"])
+def test_a_silent_site_misses_the_deadline_and_all_return_to_the_committed_round(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    rehearsal, events = Rehearsal(tmp_path, {"deadline_s": 2.0}, options={"tau": 2, **options}), []
     with rehearsal.service(lambda event, **fields: events.append((event, fields))) as service:
         silent = Stranger(rehearsal.address, rehearsal.invitation("client-00"))
         silent.hello("client-00")
@@ -104,12 +144,15 @@ def test_with_policy_continue_the_others_continue_and_the_record_lists_who_took_
 
 
 def test_a_repeated_answer_is_served_from_the_cache_and_not_applied(rehearsal: Rehearsal) -> None:
-    """A site that sends everything twice ends with the same bits."""
-    original = Site._answers
+    """Sites that send every answer twice end with the same bits."""
+    original, known = Site._answers, set[tuple[int, bytes]]()
 
-    def twice(self: Site, message: pb.FromServer, channel: object) -> list[pb.FromSite]:
-        answers = list(original(self, message, channel))  # type: ignore[arg-type]
-        return [answer for answer in answers for _ in range(2)]
+    def twice(self: Site, message: pb.FromServer, channel: object) -> Iterator[pb.FromSite]:
+        for answer in original(self, message, channel):  # type: ignore[arg-type]
+            yield answer
+            if (this := (id(self), answer.SerializeToString())) not in known:  # or each echo would have two echoes
+                known.add(this)
+                yield answer
 
     Site._answers = twice  # type: ignore[method-assign, assignment]
     try:
@@ -169,7 +212,7 @@ def test_fewer_than_three_clients_are_refused_before_anything_is_written(tmp_pat
 
 
 def test_a_public_set_that_differs_from_the_invitation_is_refused(rehearsal: Rehearsal) -> None:
-    other = replace(rehearsal.invitation("client-00"), public_sha256="0" * 64)
+    other = replace(rehearsal.invitation("client-00"), public_sha256="0" * 64, contract=None)
     with rehearsal.service():
         _, failure = rehearsal.join_in_thread("client-00", invitation=other)
         wait_for(lambda: failure)

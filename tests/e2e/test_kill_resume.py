@@ -89,9 +89,13 @@ def test_two_hundred_random_kills_each_followed_by_resume_change_no_bit(server: 
     print(f"\nkill -9: {_kill_often(server, tmp_path, kills=200, seed=int.from_bytes(os.urandom(4), 'big'))}")
 
 
-def _die_everywhere(server: ForkServer, folder: Path, every: int) -> int:
+AT_REST: dict[str, Any] = {"clients": 3, "participation": 2, "rest": "disk"}
+
+
+def _die_everywhere(server: ForkServer, folder: Path, every: int, settings: dict[str, Any] | None = None) -> int:
     """For each call that changes the folder, a run dies just before it and is resumed; returns the number of runs."""
     config = {**CONFIG, "clients": 2, "iterations": 6, "eval_every": 2, "eval_samples": 20, "workers": 1}
+    config |= settings or {}
     assert server.live(folder / "whole", config).code == 0
     expected = outcome(folder / "whole")
     for number in range(0, 1000, every):
@@ -113,9 +117,16 @@ def test_a_kill_between_or_inside_the_writes_of_a_checkpoint_changes_no_bit(serv
     assert _die_everywhere(server, tmp_path, every=3) > 40
 
 
+def test_a_kill_while_clients_go_to_rest_on_disk_changes_no_bit(server: ForkServer, tmp_path: Path) -> None:
+    assert _die_everywhere(server, tmp_path, every=8, settings=AT_REST) > 60
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_a_kill_before_any_single_write_changes_no_bit(server: ForkServer, tmp_path: Path) -> None:
-    calls = _die_everywhere(server, tmp_path, every=1)
+@pytest.mark.parametrize("settings", [{}, AT_REST], ids=["memory", "disk"])
+def test_a_kill_before_any_single_write_changes_no_bit(
+    settings: dict[str, Any], server: ForkServer, tmp_path: Path
+) -> None:
+    calls = _die_everywhere(server, tmp_path, every=1, settings=settings)
     print(f"\nkill -9 before each of {calls} calls to fsync, rename, unlink and mkdir: all resumed to the same bits")
     assert calls > 40

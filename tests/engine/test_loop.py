@@ -346,6 +346,30 @@ def test_workers_return_results_in_order_and_raise_the_first_error_after_all_are
         assert sorted(done) == [0, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "here"),
+    [([1e-5] * 3, True), ([1e-5, 1e-5, 0.1], False), ([1e-5, 1e-5, 0.0], False), ([0.1], True), ([0.0], False)],
+    ids=["short", "one is long", "one is new", "alone", "new and alone"],
+)
+def test_short_items_run_in_the_thread_that_asks(seconds: list[float], here: bool) -> None:
+    with thread_workers(2) as workers:
+        threads = workers.map(lambda _: threading.get_ident(), range(len(seconds)), cost=lambda item: seconds[item])
+        assert (set(threads) == {threading.get_ident()}) is here
+
+
+def test_short_items_all_finish_before_the_first_error_is_raised() -> None:
+    done: list[int] = []
+
+    def work(item: int) -> None:
+        if item < 2:
+            raise ValueError(f"item {item}")
+        done.append(item)
+
+    with thread_workers(2) as workers, pytest.raises(ValueError, match="item 0"):
+        workers.map(work, range(4), cost=lambda _: 1e-5)
+    assert done == [2, 3]
+
+
 def test_an_interrupt_waits_for_running_items(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedal.engine import threads
 

@@ -8,13 +8,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedal.learners.base import VERBS
+from fedal.learners.base import VERBS, Learner
 from fedal.losses import d_cross_entropy
 from fedal.records.checkpoint import load_newest, save_checkpoint
 from frameworks import FRAMEWORKS, Make, batch, train
+from optional import needs
 from splits import same_bits, synthetic_images
 
-pytestmark = pytest.mark.parametrize("make", FRAMEWORKS.values(), ids=list(FRAMEWORKS))
+
+def xgboost_by_batch(n_features: int = 16, n_classes: int = 3, seed: int = 0) -> Learner:
+    """One step per batch; by default boosted trees learn at the end of a stage (test_boosted.py)."""
+    needs("xgboost", "xgboost")
+    from fedal.learners.xgboost_learner import XGBoostLearner
+
+    return XGBoostLearner(n_features=n_features, n_classes=n_classes, min_child_weight=0.1, l2=0.1, per="batch")
+
+
+LEARNERS: dict[str, Make] = {**FRAMEWORKS, "xgboost by batch": xgboost_by_batch}
+pytestmark = pytest.mark.parametrize("make", LEARNERS.values(), ids=list(LEARNERS))
 
 
 def test_a_step_changes_the_outputs_along_the_negative_gradient(make: Make) -> None:

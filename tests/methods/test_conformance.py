@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedal import methods
 from fedal.engine.loop import Federation
@@ -21,6 +21,7 @@ from fedal.errors import NonFiniteError
 from fedal.learners.torch_learner import TorchFrozen, TorchLearner, TorchSettings
 from fedal.losses import d_cross_entropy
 from fedal.methods.client import Anchor, ClientLogic, weighted
+from plain_rounds import check_against_plain, naive_fedal, towards_the_others
 from splits import NETS, build_federation, conv_batch_norm, differing_clients, fingerprint, mlp, run_rounds
 
 ROUNDS = 3
@@ -182,64 +183,17 @@ def test_the_order_in_which_uploads_arrive_changes_no_bit(method: str, monkeypat
 # against the paper
 
 
-def paper_kl(teacher: Tensor, student: Tensor, E: float) -> Tensor:
-    p = torch.softmax(teacher.detach() / E, -1)
-    return (p * (p.log() - torch.log_softmax(student / E, -1))).sum(-1).mean()
-
-
-def naive_fedal(
-    federation: Federation, models: dict[str, nn.Module], tau: int, rounds: int, E: float, E_d: float, lr: float
-) -> None:
-    """Algorithm 1 written with autograd of the losses V^loc and V^glo, on the same batches."""
-    names = list(models)
-    optimizers = {n: torch.optim.Adam(models[n].parameters(), lr=lr) for n in names}
-    h = copy.deepcopy(federation.server.discriminator._learner.module)
-    ascent = torch.optim.Adam(h.parameters(), lr=1e-4)
-    index = {n: torch.full((8,), i) for i, n in enumerate(names)}
-    for t in range(rounds):
-        for n in names:
-            anchor = copy.deepcopy(models[n])
-            for i in range(tau):
-                x, y = federation.clients[n].private.batch(t, i)
-                f = models[n](x)
-                loss = F.cross_entropy(f, y) + paper_kl(anchor(x), f, E)
-                optimizers[n].zero_grad()
-                loss.backward()
-                optimizers[n].step()
-        anchors = {n: copy.deepcopy(models[n]) for n in names}
-        for i in range(tau):
-            x = federation.clients[names[0]].public.batch(t, i)
-            f = {n: models[n](x) for n in names}
-            negative_utility = sum(F.cross_entropy(h(torch.softmax(f[n].detach() / E_d, -1)), index[n]) for n in names)
-            ascent.zero_grad()
-            (negative_utility / len(names)).backward()
-            ascent.step()
-            losses = {}
-            for n in names:
-                others = torch.stack([f[m].detach() for m in names if m != n]).mean(0)
-                utility = -F.cross_entropy(h(torch.softmax(f[n] / E_d, -1)), index[n])
-                losses[n] = paper_kl(others, f[n], E) + utility + paper_kl(anchors[n](x), f[n], E)
-            for n in names:
-                optimizers[n].zero_grad()
-                losses[n].backward()
-                optimizers[n].step()
-
-
+@pytest.mark.parametrize("method", ["fedal", "fedmd-lf"])
 @pytest.mark.parametrize(("n_clients", "rounds"), [(2, 1), (2, 3), (3, 2)])
-def test_fedal_equals_autograd_of_the_papers_losses(n_clients: int, rounds: int) -> None:
+def test_fedal_equals_autograd_of_the_papers_losses(method: str, n_clients: int, rounds: int) -> None:
     nets = dict(list({"anna": mlp, "ben": conv_batch_norm, "carl": mlp}.items())[:n_clients])
+    adversary = {"discriminator_temperature": 2.0} if method == "fedal" else {}
     federation = build_federation(
-        "fedal",
-        nets=nets,
-        dtype=torch.float64,
-        settings=TorchSettings(lr=0.01),
-        tau=2,
-        temperature=3.0,
-        discriminator_temperature=2.0,
+        method, nets=nets, dtype=torch.float64, settings=TorchSettings(lr=0.01), tau=2, temperature=3.0, **adversary
     )
     naive = {n: copy.deepcopy(logic.learner.module) for n, logic in federation.clients.items()}
     start = copy.deepcopy(naive)
-    naive_fedal(federation, naive, tau=2, rounds=rounds, E=3.0, E_d=2.0, lr=0.01)
+    naive_fedal(federation, naive, tau=2, rounds=rounds, E=3.0, E_d=2.0, lr=0.01, adversarial=method == "fedal")
     run_rounds(federation, rounds)
     for n, logic in federation.clients.items():
         for name, value in naive[n].state_dict().items():
@@ -247,13 +201,22 @@ def test_fedal_equals_autograd_of_the_papers_losses(n_clients: int, rounds: int)
         assert not torch.allclose(next(start[n].parameters()), next(naive[n].parameters()), atol=1e-3)
 
 
+def test_fedmd_equals_autograd_of_its_loss() -> None:
+    check_against_plain("fedmd", towards_the_others)
+
+
+def test_local_training_equals_autograd_of_cross_entropy() -> None:
+    check_against_plain("local", None)
+
+
 def test_the_balanced_local_loss_is_cross_entropy_on_logits_plus_log_label_frequencies() -> None:
     federation = build_federation(
-        "local", nets={"anna": mlp}, dtype=torch.float64, tau=2, local_loss="balanced", prior_smoothing=0.5
+        "local", nets={"anna": mlp}, dtype=torch.float64, tau=2, local_loss="balanced", prior_smoothing=0.05
     )
     private = federation.clients["anna"].private
     model = copy.deepcopy(federation.clients["anna"].learner.module)
-    counts = private.label_counts.double() + 0.5
+    counts = private.label_counts.double()
+    counts += 0.05 * counts.sum()
     assert len(set(counts.tolist())) > 1
     steps = torch.optim.Adam(model.parameters(), lr=0.01)
     for i in range(2):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect
 from functools import reduce
 from operator import or_
 
@@ -13,11 +15,15 @@ from fedal.messages import ClassOutputs, Leak, Message, Outputs, PrivateAnswers,
 from fedal.methods.method import Method
 
 FOLDERS = {  # folder -> what its methods may reveal in addition to everything listed before
-    "outputs": Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS,
+    "outputs": Leak.PUBLIC_OUTPUTS | Leak.OUTPUT_GRADIENTS | Leak.SERVER_MODULE,  # the server's own computation
     "features": Leak.FEATURE_GEOMETRY | Leak.PUBLIC_FEATURES,
-    "statistics": Leak.CLASS_FEATURES | Leak.CLASS_OUTPUTS | Leak.LABEL_COUNTS | Leak.CLASS_INPUTS,
+    "statistics": Leak.CLASS_FEATURES
+    | Leak.CLASS_OUTPUTS
+    | Leak.LABEL_COUNTS
+    | Leak.CLASS_INPUTS
+    | Leak.PRIVATE_DENSITY,
     "samples": Leak.PRIVATE_OUTPUTS | Leak.PRIVATE_FEATURES | Leak.PRIVATE_LABELS,
-    "parameters": Leak.PARAMETERS | Leak.ARCHITECTURE,
+    "parameters": Leak.PARAMETERS | Leak.ARCHITECTURE | Leak.PARAMETER_STATISTICS | Leak.PRIVATE_MODULE,
 }
 
 
@@ -28,6 +34,13 @@ def folder_of(method: Method) -> str:
 
 def keeps_the_promise(method: Method, module: str) -> bool:
     return module.split(".")[2] == folder_of(method)
+
+
+@pytest.mark.parametrize("name", list(methods.MODULES))
+def test_a_method_is_one_short_file(name: str) -> None:
+    """It reads like an algorithm box; what two methods share has a file of its own."""
+    source = inspect.getsource(importlib.import_module(methods.MODULES[name].partition(":")[0]))
+    assert source.count("\n") <= 150
 
 
 @pytest.mark.parametrize("name", list(methods.MODULES))

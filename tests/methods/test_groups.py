@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -15,6 +16,7 @@ from fedal.losses import kl
 from fedal.messages import Weights
 from fedal.methods.parameters import feddf
 from fedal.methods.server import ServerSetup
+from plain_rounds import LR, TAU, TRIO, naive_fedal, plain_rounds, towards_the_others
 from splits import BATCH, CLASSES, NETS, build_federation, build_net, differing_clients, mlp, run_rounds, same_bits
 
 ALL_DIFFERENT = {client: NETS[client] for client in ("anna", "ben", "cleo")}
@@ -50,6 +52,29 @@ def test_feddf_al_without_adversary_and_regularisers_is_feddf() -> None:
         )
         == []
     )
+
+
+@pytest.mark.parametrize("method", ["feddf", "feddf-al"])
+def test_a_round_equals_autograd_of_the_losses_and_an_average_of_the_group(method: str) -> None:
+    federation = build_federation(
+        method, nets=TRIO, dtype=torch.float64, settings=TorchSettings(lr=LR), tau=TAU, temperature=1.0
+    )
+    anna, cleo = (federation.clients[n].learner for n in ("anna", "cleo"))
+    cleo.load_weights(anna.weights())  # the common start of their group
+    if method == "feddf":
+        models = plain_rounds(federation, 1, towards_the_others)
+    else:
+        models = {n: copy.deepcopy(logic.learner.module) for n, logic in federation.clients.items()}
+        E_d = federation.server.hp.discriminator_temperature
+        naive_fedal(federation, models, tau=TAU, rounds=1, E=1.0, E_d=E_d, lr=LR)
+    run_rounds(federation, 1)
+    sizes = {n: len(logic.private) for n, logic in federation.clients.items()}
+    share = sizes["anna"] / (sizes["anna"] + sizes["cleo"])
+    parts = zip(models["anna"].state_dict().items(), models["cleo"].state_dict().values(), strict=True)
+    average = {name: share * one + (1 - share) * other for (name, one), other in parts}
+    for n, expected in {"anna": average, "cleo": average, "ben": models["ben"].state_dict()}.items():
+        for name, value in expected.items():
+            torch.testing.assert_close(federation.clients[n].learner.weights()[name], value, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "feddf", "feddf-al"])

@@ -121,7 +121,7 @@ def test_every_column_of_a_run_is_known(tmp_path: Path) -> None:
         ),  # type: ignore[arg-type]
         tmp_path / "run",
     )
-    by_fedal = {"discriminator_accuracy", "adversarial_grad_norm"}  # observed by the method
+    by_fedal = {"discriminator_accuracy", "adversarial_grad_norm", "discriminator_lr"}  # observed by the method
     for row in run.metrics + run.client_metrics:
         assert set(row) <= COLUMNS | by_fedal
     of_data = {f"{data}_{name}" for data in ("test", "validation", "own_validation") for name in METRICS}

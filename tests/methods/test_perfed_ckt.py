@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import fedal
 from fedal.aggregate import cluster_means, nearest
+from fedal.engine.loop import Federation
 from fedal.errors import NotApplicableError
 from fedal.losses import kl, kl_to_probs, l2, l2_of_probs
 from fedal.messages import Centroids, Consensus, Outputs
@@ -20,6 +22,7 @@ from fedal.methods.method import Method
 from fedal.methods.options import TransferOptions
 from fedal.methods.outputs.perfed_ckt import METHOD
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, stack_outputs
+from plain_rounds import TAU, Logits, check_against_plain
 from splits import BATCH, CLASSES, NETS, build_federation, differing_clients, run_rounds
 
 
@@ -126,6 +129,21 @@ INCLUSIVE = Method(
     "fedmd-inclusive", "", TransferOptions, MeanProbsClient, MeanProbsServer,
     up=(Outputs,), down=(Consensus,), needs=frozenset({"public"}),
 )  # fmt: skip
+
+
+def test_rounds_equal_autograd_of_the_distance_to_the_nearest_pair() -> None:
+    """Three clients in two clusters: the two whose outputs are closest learn their mean, the third takes no step."""
+    pairs = []
+
+    def losses(federation: Federation, t: int, i: int, f: Logits) -> Logits:
+        p = {n: torch.softmax(each, -1) for n, each in f.items()}
+        one, other = min(combinations(p, 2), key=lambda pair: (p[pair[0]] - p[pair[1]]).detach().square().sum())
+        centroid = ((p[one] + p[other]) / 2).detach()
+        pairs.append((one, other))
+        return {n: (p[n] - centroid).square().sum(-1).mean() for n in (one, other)}
+
+    check_against_plain("perfed-ckt", losses, clusters=2)
+    assert len(pairs) == 2 * TAU
 
 
 @pytest.mark.parametrize("tau", [1, 3])

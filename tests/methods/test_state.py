@@ -16,6 +16,7 @@ from fedal.records.checkpoint import load_newest, save_checkpoint
 from fedal.seeding import BatchStream
 from splits import (
     NETS,
+    QUICK,
     build_federation,
     build_of_table_models,
     differing_clients,
@@ -37,7 +38,7 @@ def build(method: str | Method) -> Federation:
     declared = methods.get(method) if isinstance(method, str) else method
     if declared.needs <= {"public"}:
         return build_federation(method, tau=2, nets=dict(list(NETS.items())[:3]))
-    return build_of_table_models(declared.name, tau=2)
+    return build_of_table_models(declared.name, options={"tau": 2, **QUICK.get(declared.name, {})})
 
 
 def through_a_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:

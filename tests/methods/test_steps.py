@@ -17,11 +17,17 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fedavg": [{"local_stages": 2}],
     "fd": [{"local_stages": 2}],
     "fedproto": [{"local_stages": 2}],
-    "fedmd": [{"distillation": 0.0}],
-    "fedmd-lf": [{"distillation": 0.0}, {"distillation": 0.0, "keep_global": 0.0}],
-    "fedal": [{"distillation": 0.0, "keep_global": 0.0}, {"adversarial": 0.0, "distillation": 0.0, "keep_global": 0.0}],
-    "feddf-al": [{"adversarial": 0.0, "distillation": 0.0, "keep_global": 0.0}],
-    "feddf": [{"transfer": "server", "server_steps": 2}, {"distillation": 0.0}],
+    "fedmd": [{"distillation": 0.0}, {"replay": 2}, {"replay": 2, "distillation": 0.0}],
+    "fedmd-lf": [{"distillation": 0.0}, {"distillation": 0.0, "keep_global": 0.0}, {"replay": 2}],
+    "fedal": [
+        {"distillation": 0.0, "keep_global": 0.0},
+        {"adversarial": 0.0, "distillation": 0.0, "keep_global": 0.0},
+        {"replay": 2},
+        {"replay": 2, "distillation": 0.0},
+        {"replay": 2, "distillation": 0.0, "keep_global": 0.0},
+    ],
+    "feddf-al": [{"adversarial": 0.0, "distillation": 0.0, "keep_global": 0.0}, {"replay": 2}],
+    "feddf": [{"transfer": "server", "server_steps": 2}, {"distillation": 0.0}, {"replay": 2}],
     "hfd": [{"joint": True}, {"distillation_steps": 5}],
     "fccl": [{"pretrain_iterations": 0}, {"pretrain_iterations": 5}, {"correlation": 0.0, "pretrain_iterations": 0}],
     "fccl+": [{"correlation": 0.0}, {"correlation": 0.0, "similarity": 0.0}],
@@ -29,6 +35,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "mhat": [{"warmup": 5}, {"distillation": 0.0}],
     "perfed-ckt": [{"clusters": 1}, {"distillation": 0.0}],
     "fedproto-public": [{"distillation": 0.0}],
+    "fedkt": [{"teacher_iterations": 3}, {"teacher_iterations": 3, "student_iterations": 3, "teachers": 2}],
+    "fedntd": [{"local_stages": 2}],
+    "fedcurv": [{"local_stages": 2}],
+    "fedreg": [{"local_stages": 2}],
+    "fedcvae": [{"autoencoder_steps": 5}],
 }
 CASES = [(name, options) for name in methods.MODULES for options in [{}, *OPTIONS.get(name, [])]]
 
@@ -50,7 +61,8 @@ def test_a_client_takes_as_many_steps_as_its_method_declares(
     federation = run_rounds(build_of_table_models(name, tau=3, **options), ROUNDS)
     method = methods.get(name)
     declared = method.steps(method.options(tau=3, **options), ROUNDS)
-    assert {taken[id(logic.learner)] for logic in federation.clients.values()} == {declared}
+    trained = [getattr(logic, "autoencoder", logic).learner for logic in federation.clients.values()]
+    assert {taken[id(learner)] for learner in trained} == {declared}
 
 
 def test_methods_with_a_public_stage_take_twice_the_steps_of_local_training() -> None:

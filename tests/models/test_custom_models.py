@@ -145,11 +145,18 @@ def test_a_wrong_width_names_model_and_both_shapes():
         check_output_width(nn.Linear(4, 9), (4,), 10, name="my:net")
 
 
+class Empty(nn.Module):
+    def forward(self, x):
+        return ()
+
+
 def test_an_output_that_is_not_a_batch_of_logits_is_refused():
     with pytest.raises(ConfigError, match=r'"Conv2d" .*\(2, 10, 8, 8\)'):
         check_output_width(nn.Conv2d(1, 10, 1), (1, 8, 8), 10)
-    with pytest.raises(ConfigError, match="returned tuple"):
+    with pytest.raises(ConfigError, match=r'"LSTM" returned shape \(2, 3, 10\)'):  # the first entry of a tuple
         check_output_width(nn.LSTM(4, 10), (3, 4), 10)
+    with pytest.raises(ConfigError, match=r"returned tuple; expected .* \(no logits in a tuple\)"):
+        check_output_width(Empty(), (3, 4), 10)
 
 
 def test_a_model_that_cannot_take_the_shape_quotes_torch_in_one_line():

@@ -249,7 +249,8 @@ def test_the_folder_holds_the_documented_files_and_no_temporary_ones(run: fedal.
     names = {path.name for path in run.path.iterdir()}
     promised = {"config.toml", "metrics.jsonl", "clients.jsonl", "partition.npz", "checkpoints", "models"}
     assert promised | {"environment.json", "summary.json", "run.lock"} == names
-    assert {path.name for path in (run.path / "models").iterdir()} == {f"{name}.safetensors" for name in NAMES}
+    weights = {f"{name}.safetensors" for name in NAMES}
+    assert {path.name for path in (run.path / "models").iterdir()} == weights | {"models.json"}
     assert {path.suffix for path in (run.path / "checkpoints").iterdir()} == {".json", ".tensors"}
     assert len(list((run.path / "checkpoints").iterdir())) <= 4
 

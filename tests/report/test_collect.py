@@ -54,6 +54,15 @@ def test_groups_of_one_method_are_labelled_by_their_settings(tmp_path: Path) -> 
     assert "Groups differ in alpha" in problems_of(found)
 
 
+def test_what_defines_a_method_is_no_difference_of_settings(tmp_path: Path) -> None:
+    """FedEven is FedMD with tau 1. A tau that the user chose is a difference."""
+    write_run(tmp_path / "a", config={"method": "fedmd", "options": {"tau": 5}})
+    write_run(tmp_path / "b", config={"method": "fedeven", "options": {"tau": 1}})
+    write_run(tmp_path / "c", config={"method": "fedeven", "options": {"tau": 2}})
+    assert read(tmp_path / "a", tmp_path / "b").problems == []
+    assert "Groups differ in tau: 5 in fedmd; 2 in fedeven." in problems_of(read(tmp_path / "a", tmp_path / "c"))
+
+
 def test_a_duplicate_run_is_shown_once(tmp_path: Path) -> None:
     write_run(tmp_path / "a", complete=False)
     write_run(tmp_path / "b")

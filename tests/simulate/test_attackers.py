@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fedal
 from fedal.config import Config
-from fedal.config.attackers import ATTACKS, Attacker, attackers_of
+from fedal.config.attackers import ABSENT, ATTACKS, Attacker, attackers_of
 from fedal.deploy.plan import plan_federation
 from fedal.deploy.settings import Deployment
 from fedal.errors import ConfigError
@@ -20,6 +20,7 @@ from fedal.messages import LARGEST, Outputs
 from fedal.seeding import raw_bits
 from fedal.simulate.assemble import assemble
 from fedal.simulate.attackers import FUNCTIONS, Forger, Scene
+from fedal.simulate.participation import absence
 from splits import InOrder, differing_clients, run_rounds, tiny_split, with_logics
 
 ROSTER = tuple(f"client-{index:02}" for index in range(5))
@@ -35,7 +36,7 @@ def scene(strength: float = 10.0, honest: Tensor = HONEST, **changes: Any) -> Sc
 
 
 def test_every_attack_of_the_setting_is_a_function() -> None:
-    assert FUNCTIONS.keys() == ATTACKS.keys()
+    assert FUNCTIONS.keys() == ATTACKS.keys() - {ABSENT}
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,34 @@ def test_lies_are_the_same_in_a_stack() -> None:
     for name in ROSTER:
         for found, expected in zip(weights[0][name].values(), weights[1][name].values(), strict=True):
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_an_absent_client_takes_no_part_and_stops_no_stack(tmp_path: Path, stacked: bool) -> None:
+    settings: dict[str, Any] = dict(
+        method="fedmd", clients=5, models="mlp-small", tau=2, batch_size=8, eval_every=4, stacked=stacked,
+        attackers="client-03:absent@2",
+    )  # fmt: skip
+    run = fedal.run(Config(**settings, iterations=8), tmp_path / "run")
+    took_part = {row["round"]: row["participants"] for row in run.metrics if not row["final"]}
+    assert (took_part[2], took_part[4]) == (5, 4)
+    early = fedal.run(Config(**settings, iterations=4), tmp_path / "early")
+    for client in ROSTER:
+        moved = [not torch.equal(a, b) for a, b in zip(weights(run, client), weights(early, client), strict=True)]
+        assert any(moved) == (client != "client-03")
+
+
+def weights(run: fedal.Run, client: str) -> list[Tensor]:
+    return [value for value in run.model(client).state_dict().values() if value.is_floating_point()]
+
+
+def test_absence_begins_with_its_round_and_forges_nothing() -> None:
+    config = Config(method="fedmd", clients=5, attackers="0.2:absent@1")
+    away = absence(config, 1)
+    assert absence(config, 0) is None and away is not None
+    assert [away(name, 0) for name in ROSTER] == [False] * 4 + [True]
+    uploads = {name: Outputs(F) for name in ROSTER}
+    assert Forger(config.attacker_table, 0, 1)(1, 0, uploads) == uploads
 
 
 def test_a_run_records_honest_accuracy_and_resumes_with_the_same_lies(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from fedal import methods
 from fedal.config import Config
 from fedal.engine.loop import Federation
 from fedal.simulate.assemble import Assembly, assemble
-from splits import InOrder, build_federation, restore, run_rounds, same_bits, state_of, tiny_split
+from splits import QUICK, InOrder, build_federation, restore, run_rounds, same_bits, state_of, tiny_split
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that create further tensors
     "fedmd": [{"distance": "l1"}, {"distance": "mse"}, {"aggregate": "median"}],
+    "fedmd-lf": [{"aggregate": "debias"}, {"aggregate": "coverage", "space": "probabilities"}],
     "fedal": [
         {"discriminator_leak": 0.1, "discriminator_clip": 0.5, "discriminator_optimizer": "sgd"},
         {"aggregate": "trimmed"},
@@ -35,10 +36,29 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {  # options that create further ten
     "perfed-ckt": [{"space": "logits", "loss": "kl"}, {"loss": "kl"}],
     "cfd": [{"delta": False}, {"b_up": 3, "b_down": 9}, {"b_up": 32, "b_down": 32, "space": "logits"}],
     "mhat": [{"space": "probabilities"}],
+    "scarlet": [{"lifetime": 1}],
+    "fedaux": [{"score": "density"}],
+    "fedkt": [{"teacher_iterations": 2, "student_iterations": 2, "teachers": 2, "partitions": 2}],
+    "fedgkd": [{"distance": "mse", "buffer": 2}],
+    "fedrad": [{"angles": 0.0, "entropy_of": "teacher"}],
 }
-CASES = [(method, options) for method in methods.MODULES for options in [{}, *VARIANTS.get(method, [])]]
+CASES = [
+    (method, QUICK.get(method, {}) | more) for method in methods.MODULES for more in [{}, *VARIANTS.get(method, [])]
+]
 STACKABLE = ("local", "fedmd", "fedmd-lf", "fedal")
-ASK_FOR_NUMBERS = ("fedproto", "fd", "hfd", "fccl+", "perfed-ckt", "cfd")  # class counts, nearest neighbours, bits
+ASK_FOR_NUMBERS = (
+    "fedproto",
+    "fd",
+    "hfd",
+    "fccl+",
+    "perfed-ckt",
+    "cfd",
+    "scarlet",
+    "selective-fd",
+    "fedkt",
+    "feddistill+",
+    "fedcvae",
+)
 ON_META = [case for case in CASES if case[0] not in ASK_FOR_NUMBERS and "discriminator_optimizer" not in case[1]]
 
 
@@ -113,10 +133,9 @@ def test_batch_norm_and_dropout_place_every_tensor() -> None:
 
 @pytest.mark.parametrize("method", list(methods.MODULES))
 def test_a_restored_state_continues_on_the_device_of_the_run(method: str) -> None:
-    saved = assembled(method).federation
+    saved, restored = (assembled(method, **QUICK.get(method, {})).federation for _ in range(2))
     run_three_rounds(saved)
     state = state_of(saved)
-    restored = assembled(method).federation
     saved.run_round(3)
     with torch.device("meta"):
         restore(restored, state)

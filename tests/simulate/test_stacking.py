@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import fedal
 from fedal.config import Config
@@ -16,6 +17,8 @@ from fedal.data.split import DataSplit
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError, Stopped
 from fedal.learners.stacked.learner import StackedLearner
+from fedal.learners.torch_learner import TorchLearner
+from fedal.models import build
 from fedal.simulate.assemble import Assembly, assemble
 from fedal.simulate.stacking import STACKABLE_METHODS, resolve_stacked, stacks
 from observers import StopAt
@@ -84,19 +87,59 @@ def test_one_worker_and_three_are_bit_identical() -> None:
     assert same_bits(states(trained(config, workers=1)), states(trained(config, workers=3)))
 
 
+def learners_of(models: dict[str, str], shape: tuple[int, ...] = (1, 28, 28)) -> dict[str, TorchLearner]:
+    return {name: TorchLearner(build(model, shape, 10)) for name, model in models.items()}
+
+
+def stacks_of(config: Config, models: dict[str, str], shape: tuple[int, ...] = (1, 28, 28)) -> list[tuple[str, ...]]:
+    return stacks(config, models, learners_of(models, shape), shape)
+
+
 def test_stacks_follow_client_order_and_leave_other_models_alone() -> None:
-    models = {f"c{i}": "lenet5" if i % 2 else "cnn-small-bn" for i in range(14)}
-    assert stacks(small(), models) == [("c1", "c3", "c5", "c7", "c9"), ("c11", "c13")]
-    assert stacks(small(), {"a": "lenet5", "b": "cnn-small"}) == []  # no second client to stack with
-    assert stacks(small(), {"a": "<LeNet5>", "b": "<LeNet5>", "c": "mine:lenet5"}) == []  # never a user's own model
-    assert stacks(small(stacked=False), dict.fromkeys("abc", "lenet5")) == []
+    models = {f"c{i}": "lenet5" if i % 2 else "wrn-10-1" for i in range(14)}
+    assert stacks_of(small(), models) == [("c1", "c3", "c5", "c7", "c9"), ("c11", "c13")]
+    assert stacks_of(small(), {"a": "lenet5", "b": "cnn-small"}) == []  # no second client to stack with
+    assert stacks_of(small(), {"a": "cnn-small-bn", "b": "lenet5", "c": "cnn-small-bn"}) == [("a", "c")]
+    assert stacks_of(small(stacked=False), dict.fromkeys("abc", "lenet5")) == []
 
 
-def test_auto_stacks_only_lenet5_and_only_if_possible() -> None:
+def test_auto_stacks_the_clients_that_keep_their_bits() -> None:
+    auto = small(stacked="auto", batch_size=32)
+    mixed = {f"c{i}": ("mlp-small", "cnn-small", "lenet5")[i % 3] for i in range(9)}
+    assert stacks_of(auto, mixed) == [("c0", "c3", "c6")]
+    assert stacks_of(auto.with_(stacked=True), mixed) == [("c0", "c3", "c6"), ("c1", "c4", "c7"), ("c2", "c5", "c8")]
+    assert stacks_of(auto.with_(batch_size=9), mixed) == []  # parts of a batch would begin between two vectors
+    absent = auto.with_(attackers="client-03:absent")
+    assert stacks_of(absent, {f"client-{i:02}": "mlp-small" for i in range(6)})[0][3] == "client-04"
+
+
+def test_a_users_own_chain_of_layers_is_stacked_and_any_other_model_is_not() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    def chain(hidden: int) -> TorchLearner:
+        return TorchLearner(nn.Sequential(nn.Linear(30, hidden), nn.ReLU(), nn.Linear(hidden, 2)))
+
+    learners = {"a": chain(64), "b": chain(32), "c": TorchLearner(Own()), "d": chain(64), "e": object()}
+    models = dict.fromkeys(learners, "<Sequential>")
+    for stacked in ("auto", True):
+        config = small(stacked=stacked, batch_size=32)
+        assert stacks(config, models, learners, (30,)) == [("a", "d")]  # type: ignore[arg-type]
+
+
+def test_small_networks_make_large_stacks() -> None:
+    models = {f"c{i}": "mlp-small" for i in range(40)}
+    assert [len(names) for names in stacks_of(small(), models, (30,))] == [32, 8]
+    assert [len(names) for names in stacks_of(small(), models, (784,))] == [5] * 8
+
+
+def test_auto_is_recorded_as_true_for_lenet5_and_as_false_if_nothing_can_be_stacked() -> None:
     lenets, mixed = dict.fromkeys("abc", "lenet5"), {"a": "lenet5", "b": "cnn-small"}
     auto = small(stacked="auto")
     assert resolve_stacked(auto, lenets) is True
-    assert resolve_stacked(auto, mixed) is False
+    assert resolve_stacked(auto, mixed) == "auto"
+    assert resolve_stacked(auto.with_(stacked=False), lenets) is False
     for other in (
         {"method": "fedavg"},
         {"optimizer": "sgd"},
@@ -105,6 +148,24 @@ def test_auto_stacks_only_lenet5_and_only_if_possible() -> None:
         {"instruments": ("zeta",)},
     ):
         assert resolve_stacked(auto.with_(**{"options": {}, **other}), lenets) is False, other
+
+
+@pytest.mark.parametrize("method", STACKABLE_METHODS)
+def test_auto_has_the_bits_of_single_clients(method: str) -> None:
+    config = small(method, models="mlp-small", batch_size=16, precision="fp32", stacked="auto", weight_decay=0.01)
+    stacked, single = trained(config), trained(config.with_(stacked=False))
+    assert isinstance(with_logics(stacked.federation).clients["client-04"].learner, StackedLearner)
+    assert same_bits(states(stacked), states(single))
+    assert same_bits(stacked.federation.server.state_dict(), single.federation.server.state_dict())
+
+
+def test_a_default_run_records_what_its_bits_need(tmp_path: Path) -> None:
+    config = Config(models="mlp-small", clients=3, rounds=2, tau=2, batch_size=16, eval_every=4)
+    runs = [fedal.run(config.with_(stacked=s), tmp_path / str(s)) for s in ("auto", False)]
+    assert 'stacked = "auto"' in (tmp_path / "auto" / "config.toml").read_text()
+    assert runs[0].metrics[-1]["test_accuracy"] == runs[1].metrics[-1]["test_accuracy"]
+    longer = fedal.resume(tmp_path / "auto", iterations=8)
+    assert longer.metrics[-1]["iteration"] == 8
 
 
 def test_what_cannot_be_stacked_is_explained() -> None:

@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 
 from fedal.analysis.restored import restored
 from fedal.data.dataset import Dataset
+from fedal.durable import make_folder
 from fedal.records.folder import without_nan, write_json
 from fedal.records.run import Run
 from fedal.records.statistics import Row, round_ends
 from fedal.simulate.assemble import CustomModels
+from fedal.simulate.participation import absence
+from fedal.theory.bottlenecks import measure_bottlenecks
 from fedal.theory.bounds import Bound, ClientTerms, fedal_bound, fedmd_bound
 from fedal.theory.convergence import Convergence, convergence
 from fedal.theory.domains import proxy_a_distance
@@ -44,6 +47,7 @@ class Analysis:
     equilibrium: Equilibrium
     distances: list[list[float]]  # between the outputs of each pair of clients
     further_round: Columns  # measurements of one more round with all instruments on
+    bottlenecks: dict[str, float]  # bias (mean over clients), ensemble accuracy and gap, on the test samples
     convergence: Convergence
     notes: list[str] = field(default_factory=list)
 
@@ -98,12 +102,13 @@ class Analysis:
                 "verdict": self.equilibrium.verdict,
             },
             "forgetting": self.forgetting,
+            "bottlenecks": self.bottlenecks,
             "notes": self.notes,
         }
         return {name: without_nan(value) for name, value in document.items()}
 
     def write(self) -> Path:
-        self.folder.mkdir(exist_ok=True)
+        make_folder(self.folder)
         path = self.folder / "analysis.json"
         write_json(path, self.as_json())
         return path
@@ -129,8 +134,9 @@ def analyse(
         data = view.split.dataset
         tests = torch.as_tensor(data.test_x).to(view.public), torch.as_tensor(data.test_y)
         global_loss = fmean(view.workers.map(lambda client: risk(view.learners[client], *tests), view.clients))
+        limits = mean_over_clients(measure_bottlenecks(view, whole=True))
         found.panel.begins()
-        view.federation.run_round(found.rounds)
+        view.federation.run_round(found.rounds, absence(view.config, found.rounds))
         further = found.panel.ends()
         return Analysis(
             run=run,
@@ -142,6 +148,7 @@ def analyse(
             equilibrium=equilibrium,
             distances=distances(outputs).tolist(),
             further_round=further,
+            bottlenecks=limits,
             convergence=convergence(run, {"round": found.rounds + 1, **mean_over_clients(further)}),
             notes=notes,
         )

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from fedal.data.dataset import Dataset
 from fedal.engine.threads import thread_workers
 from fedal.errors import ConfigError
-from fedal.records.checkpoint import load_newest
+from fedal.records.checkpoint import fitting, load_newest
 from fedal.records.pinned import refuse_changed_settings
+from fedal.records.rest import resolved
 from fedal.records.run import Run
 from fedal.simulate.assemble import CustomModels, assemble
 from fedal.simulate.prepare import restore_split
@@ -47,10 +48,17 @@ def restored(
     refuse_changed_settings(run.config, state.get("settings", {}), str(run.folder.config))
     config = run.config.with_(stacked=False)  # the instruments need separate learners
     split = restore_split(config, run.folder.partition, data, public)
+    if lacking := [client for client in split.clients if split.imputed(client) is not None]:
+        raise ConfigError(
+            f'{run.path}: client "{lacking[0]}" lacks columns and sees other public inputs than the rest, so '
+            "outputs on the public set cannot be compared."
+        )
     with thread_workers(config.workers) as workers:
         assembly = assemble(config, split, workers, custom_models=models)
-        assembly.federation.load_state_dict(state)
-        del found, state  # they would hold the whole checkpoint in memory
+        with fitting(run.folder.checkpoints):
+            clients = resolved(state["clients"], run.folder.rest)
+            assembly.federation.load_state_dict({**state, "clients": clients})
+        del found, state, clients  # they would hold the whole checkpoint in memory
         panel = Panel(tuple(INSTRUMENTS), assembly.view)
         assembly.federation.watch.phase_done = lambda client, phase: panel.trained(client)
         yield Restored(rounds, assembly.view, panel)

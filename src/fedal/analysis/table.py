@@ -57,6 +57,9 @@ QUANTITIES: dict[str, Cell] = {
     "public samples with one prediction by all": lambda s: f"{s.equilibrium.agreement:.1%}",
     "discriminator's accuracy (chance 1/N)": lambda s: _guess(s, s.equilibrium.discriminator),
     "a fresh discriminator's accuracy": lambda s: _guess(s, s.equilibrium.fresh),
+    "bias: mean over clients": lambda s: f"{s.bottlenecks['test_bias']:.3f}",
+    "accuracy of the ensemble": lambda s: f"{s.bottlenecks['test_ensemble_accuracy']:.3f}",
+    "gap between the ensemble and its members": lambda s: f"{s.bottlenecks['test_gap']:+.3f}",
     "local training: accuracy on global data": _change("global_before_local", "global_after_local"),
     "transfer: accuracy on private data": _change("own_before_transfer", "own_after_transfer"),
 }

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedal import methods as known_methods
 from fedal.campaigns.comparison import Comparison, MethodRuns
 from fedal.campaigns.comparison_folder import earlier_runs, method_folder, refuse_clashes, refuse_other_content
@@ -22,11 +19,12 @@ from fedal.campaigns.job import Job, Watcher, refuse_other_runs, refuse_small_cl
 from fedal.campaigns.observed import ObservedJobs
 from fedal.campaigns.pool import JobOutcome, run_jobs
 from fedal.config import Config, unknown_setting
-from fedal.data.dataset import Dataset
 from fedal.errors import ConfigError, NotApplicableError
+from fedal.metrics.table import column
 from fedal.records.folder import RunFolder
 from fedal.records.run import Run
 from fedal.simulate.callback import Callback
+from fedal.simulate.prepare import GivenData, GivenPublic, given_data, given_public
 from fedal.user_code import named_code
 
 if TYPE_CHECKING:
@@ -42,6 +40,7 @@ class ComparisonPlan:
     jobs: Mapping[str, Sequence[Job]]  # by method
     not_applicable: Mapping[str, str]
     earlier: Sequence[Run] = ()  # finished runs in the folder that are not among the jobs
+    metric: str = ""  # what is compared; empty: the headline of the runs
 
     @property
     def all_jobs(self) -> list[Job]:
@@ -60,7 +59,7 @@ class ComparisonPlan:
         others = dict.fromkeys(run.config.method for run in self.earlier if run.config.method not in self.jobs)
         rows += [MethodRuns(name, [r for r in self.earlier if r.config.method == name], asked=False) for name in others]
         configs = {row.method: row.runs[0].config for row in rows if row.runs}
-        comparison = Comparison(self.path, self.seeds, rows, comparability_notes(configs))
+        comparison = Comparison(self.path, self.seeds, rows, comparability_notes(configs), self.metric)
         comparison.write()
         return comparison
 
@@ -71,9 +70,10 @@ def compare(
     out: Path | str,
     settings: Mapping[str, Any] | None = None,
     *,
-    data: Dataset | None = None,
-    public: NDArray[np.float32] | None = None,
+    data: GivenData = None,
+    public: GivenPublic = None,
     models: CustomModels | Callable[[int], CustomModels] | None = None,
+    metric: str = "",
     jobs: int = 0,
     watch: Watcher = lambda job, event, details: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -83,17 +83,32 @@ def compare(
 
     `settings` are those of `Config`; an option that only some of the methods have applies to those methods. `data`,
     `public` and `models` are those of `fedal.run`. All seeds start from the weights of the given models; to vary them,
-    give a function seed -> models. Runs with such models, or with registered methods, share this process. `callbacks`
+    give a function seed -> models. `metric` is what is compared, such as "pr_auc" or "own_validation_pr_auc"; default:
+    the headline of the runs. Runs with such models, or with registered methods, share this process. `callbacks`
     observe all runs, from this process.
     """
-    observed = ObservedJobs(callbacks, watch, should_stop)
-    plan = plan_comparison(methods, seeds, Path(out), dict(settings or {}), given=Given(data, public, models))
+    observed, given = ObservedJobs(callbacks, watch, should_stop), _given(settings or {}, data, public, models)
+    plan = plan_comparison(methods, seeds, Path(out), dict(settings or {}), given=given, metric=metric)
     parallel = _parallel_runs(plan, jobs)
     with observed.until_the_end():
         outcomes = run_jobs(
             plan.all_jobs, parallel, watch=observed.watch, should_stop=observed.should_stop, ended=observed.ended
         )
     return plan.conclude(outcomes)
+
+
+def _given(
+    settings: Mapping[str, Any],
+    data: GivenData,
+    public: GivenPublic,
+    models: CustomModels | Callable[[int], CustomModels] | None,
+) -> Given:
+    """The objects passed in Python, read once for all runs."""
+    if data is None and public is None:
+        return Given(models=models)
+    config = Config(method="local", **{name: settings[name] for name in ("clients", "schema_file") if name in settings})
+    found = given_data(config, data)
+    return Given(found, given_public(config, public, found), models)
 
 
 def _parallel_runs(plan: ComparisonPlan, jobs: int) -> int:
@@ -115,12 +130,14 @@ def plan_comparison(
     settings: Mapping[str, Any],
     label: str = "",
     given: Given = Given(),  # noqa: B008 - frozen
+    metric: str = "",
 ) -> ComparisonPlan:
     """Plans one job per method and seed; checks all configs and folders before the first run starts.
 
     A job is named after its method, followed by `label`, if any.
     """
     refuse_other_content(path)
+    settings = recording(settings, metric)
     everything = list(methods) == ["all"]
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     names = known_methods.names() if everything else dict.fromkeys(methods)
@@ -153,7 +170,18 @@ def plan_comparison(
     refuse_other_runs([*planned, *(_as_job(run, shared, jobs, given) for run in earlier)])
     refuse_small_clients(planned)
     RunFolder(path).create()
-    return ComparisonPlan(path, chosen, jobs, not_applicable, earlier)
+    return ComparisonPlan(path, chosen, jobs, not_applicable, earlier, metric)
+
+
+def recording(settings: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
+    """The settings, with all metrics recorded if one is asked for and they do not say which; raises ConfigError."""
+    if not metric:
+        return settings
+    asked = column(metric)
+    if asked.data in ("validation", "own_validation") and not settings.get(asked.data):
+        raise ConfigError(f"--metric {metric}: there are no such data. Try --set {asked.data}=0.2.")
+    needs_more = asked.metric.name != "accuracy" and "metrics" not in settings
+    return {**settings, "metrics": "all"} if needs_more else settings
 
 
 def _as_job(run: Run, shared: Mapping[str, Any], jobs: Mapping[str, Sequence[Job]], given: Given) -> Job:

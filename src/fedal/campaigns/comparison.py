@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fedal import methods as known_methods
 from fedal.durable import write_texts
 from fedal.errors import ConfigError
 from fedal.messages import in_words
+from fedal.metrics.table import Column, column, first_column
 from fedal.records.differences import Difference, correct
 from fedal.records.numbers import NONE, count, duration, partition_text, share, size, with_spread
 from fedal.records.run import Run
@@ -22,6 +24,7 @@ from fedal.records.statistics import Row, Seeds, mean
 from fedal.records.tables import as_csv
 
 ACCURACY = "test_accuracy"
+SECOND = column("balanced_accuracy")  # next to a headline for very unequal classes
 EARLIER = " *"  # after the name of a method that was not asked for
 
 
@@ -40,7 +43,7 @@ class MethodRuns(Seeds):
 
     @property
     def shown_name(self) -> str:
-        return self.method + EARLIER * (not self.asked)
+        return known_methods.shown(self.method) + EARLIER * (not self.asked)
 
 
 def steps_of(run: Run) -> int:
@@ -79,12 +82,37 @@ class Comparison:
     seeds: tuple[int, ...]  # asked for
     rows: list[MethodRuns]
     notes: list[str]  # why rows may not be comparable
+    metric: str = ""  # what is compared; empty: the headline of the runs
+
+    @cached_property
+    def shown(self) -> Column:
+        """What the table and the differences show; raises ConfigError where a finished run has not recorded it."""
+        if not self.metric:
+            headlines = {first_column(rows[0]) for row in self.rows for rows in row.rows_by_seed.values() if rows}
+            return headlines.pop() if len(headlines) == 1 else column("accuracy")
+        found = column(self.metric)
+        for run in (run for row in self.rows for run in row.runs):
+            if found.key not in run.final:
+                raise ConfigError(
+                    f"{run.path} has no {found.key}: it is not defined for its data, or was not recorded. "
+                    f"Choose another --metric, or another --out with --set metrics=all."
+                )
+        return found
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """heading -> column, for what stands next to the headline: a second metric, and data like a client's own."""
+        runs = [run for row in self.rows for run in row.runs]
+        own = [Column(self.shown.metric, data) for data in ("own_validation", "own_test")]
+        second = [SECOND] * (self.shown.key == "test_pr_auc")
+        candidates = [*second, *(own if self.shown.data == "test" else [])]
+        return {each.words: each.key for each in candidates if runs and all(each.key in run.final for run in runs)}
 
     def __repr__(self) -> str:
         """A table: a line per method with the mean ± std of its final accuracy over its seeds."""
-        cells = [("method", "test accuracy", "seeds")]
+        cells = [("method", self.shown.words, "seeds")]
         for row in self.rows:
-            finals = row.finals(ACCURACY)
+            finals = row.finals(self.shown.key)
             why = textwrap.shorten(f"not applicable: {row.not_applicable}", 80, placeholder=" ...")
             accuracy, seeds = (with_spread(finals.values()), str(len(finals))) if finals else (NONE, why)
             cells.append((row.shown_name, accuracy, seeds))
@@ -121,13 +149,14 @@ class Comparison:
 
     def _shown(self, row: MethodRuns) -> dict[str, str]:
         if not row.runs:
-            return {"method": row.shown_name, "test accuracy": f"not applicable: {row.not_applicable}"}
+            return {"method": row.shown_name, self.shown.words: f"not applicable: {row.not_applicable}"}
         final, clients = row.runs[0].final, len(row.runs[0].config.client_names)
         return {
             "method": row.shown_name,
             **({"seeds": str(len(row.runs))} if len(self.seed_counts) > 1 else {}),
-            "test accuracy": with_spread(row.finals(ACCURACY).values()),
-            "worst client": share(row.mean("test_accuracy_min")),
+            self.shown.words: with_spread(row.finals(self.shown.key).values()),
+            "worst client": share(row.mean(self.shown.worst_key)),
+            **{words: with_spread(row.finals(key).values()) for words, key in self.beside.items()},
             "steps": count(steps_of(row.runs[0])),
             "up / client": size(final["up_bytes"] / clients),
             "down / client": size(final["down_bytes"] / clients),
@@ -146,20 +175,21 @@ class Comparison:
         first = rows.get(baseline or self.baseline)
         if first is None:
             raise ConfigError(f'there is no finished run of "{baseline}" to compare with. Expected: {", ".join(rows)}.')
-        found = {name: row.difference(first, ACCURACY) for name, row in rows.items() if row is not first}
+        found = {name: row.difference(first, self.shown.key) for name, row in rows.items() if row is not first}
         return correct({name: each for name, each in found.items() if each is not None})
 
     def clear_best(self) -> str:
-        """The method with the highest mean, if it is significantly above each other one; else empty.
+        """The method with the best mean, if it is significantly better than each other one; else empty.
 
         It is chosen by its results, so the p values are corrected over all pairs of methods.
         """
         rows = [row for row in self.rows if row.runs]
-        ranked = sorted(rows, key=lambda row: -row.mean(ACCURACY))
-        found = {(a.method, b.method): a.difference(b, ACCURACY) for a, b in combinations(ranked, 2)}
+        key, better = self.shown.key, "higher" if self.shown.metric.higher_is_better else "lower"
+        ranked = sorted(rows, key=lambda row: -self.shown.rank(row.mean(key)))
+        found = {(a.method, b.method): a.difference(b, key) for a, b in combinations(ranked, 2)}
         tested = correct({pair: each for pair, each in found.items() if each is not None})
         against = [tested.get((ranked[0].method, row.method)) for row in ranked[1:]]
-        is_clear = bool(against) and all(each is not None and each.verdict == "higher" for each in against)
+        is_clear = bool(against) and all(each is not None and each.verdict == better for each in against)
         return ranked[0].method if is_clear else ""
 
     def write(self) -> None:
@@ -167,23 +197,31 @@ class Comparison:
         texts = {"table.csv": self._table_csv(), "runs.csv": self._runs_csv()}
         write_texts(self.path, {**texts, "differences.csv": self._differences_csv()})
 
+    @property
+    def _others(self) -> list[str]:
+        """The columns of the table besides accuracy: the headline, its worst client, and what stands beside it."""
+        shown = [self.shown.key, self.shown.worst_key] if self.shown.key != ACCURACY else []
+        return [*shown, *self.beside.values()]
+
     def _table_csv(self) -> str:
-        rows = []
+        rows, others = [], self._others
         for row in self.rows:
             method = known_methods.get(row.method)
             numbers = [number(row) if row.runs else "" for number in CSV_NUMBERS.values()]
+            numbers += [what(key) if row.runs else "" for key in others for what in (row.mean, row.spread)]
             words = [method.black_box, in_words(method.reveals), row.not_applicable or "", row.asked]
             rows.append([row.method, len(row.runs), *numbers, *words])
-        return as_csv(["method", "seeds", *CSV_NUMBERS, "black_box", "reveals", "not_applicable", "asked"], rows)
+        heads = [*CSV_NUMBERS, *(f"{key}_{what}" for key in others for what in ("mean", "spread"))]
+        return as_csv(["method", "seeds", *heads, "black_box", "reveals", "not_applicable", "asked"], rows)
 
     def _runs_csv(self) -> str:
         rows = [
             [row.method, run.config.seed, *(number(run) for number in RUN_NUMBERS.values()),
-             row.asked and run.config.seed in self.seeds]
+             *(run.final[key] for key in self._others), row.asked and run.config.seed in self.seeds]
             for row in self.rows
             for run in row.runs
         ]  # fmt: skip
-        return as_csv(["method", "seed", *RUN_NUMBERS, "asked"], rows)
+        return as_csv(["method", "seed", *RUN_NUMBERS, *self._others, "asked"], rows)
 
     def _differences_csv(self) -> str:
         """One row per pair and seed; what belongs to the pair is repeated in each of its rows."""

@@ -11,7 +11,7 @@ from fedal.campaigns.comparison import Comparison
 from fedal.records.numbers import NONE, p_value, shown_shortfall, signed
 from fedal.records.tables import as_latex, as_markdown, escape_latex, escape_markdown
 
-COLUMNS = ("method", "seeds", "test accuracy", "worst client", "steps", "up / client", "down / client")
+COLUMNS = ("worst client", "steps", "up / client", "down / client")
 
 
 def latex_table(comparison: Comparison) -> str:
@@ -31,12 +31,13 @@ def caption(comparison: Comparison) -> str:
     shown = [row for row in comparison.rows if row.runs]
     if not shown:
         return "No method has a finished run."
+    words = comparison.shown.metric.words
     config, counts = shown[0].runs[0].config, " or ".join(map(str, sorted(comparison.seed_counts)))
     sentences = [
         f"Final models on the whole test set: {config.dataset}, {len(config.client_names)} clients, "
         f"{comparison.partition}, {shown[0].runs[0].final['iteration']} iterations.",
-        f"Accuracy: mean over clients, then mean ± standard deviation over {counts} seeds; steps: optimizer steps per "
-        "client.",
+        f"{words[0].upper() + words[1:]}: mean over clients, then mean ± standard deviation over {counts} seeds; "
+        "steps: optimizer steps per client.",
     ]
     if found := comparison.differences():
         sentences.append(
@@ -45,7 +46,8 @@ def caption(comparison: Comparison) -> str:
         )
         sentences.append(shown_shortfall(found))
     if comparison.clear_best():
-        sentences.append("Bold: higher than every other method (Holm over all pairs, p < 0.05).")
+        better = "higher" if comparison.shown.metric.higher_is_better else "lower"
+        sentences.append(f"Bold: {better} than every other method (Holm over all pairs, p < 0.05).")
     if any(not row.asked for row in comparison.rows):
         sentences.append("*: runs of an earlier call with this folder.")
     return " ".join(sentence for sentence in sentences if sentence)
@@ -57,7 +59,8 @@ def _cells(
     """Headings and cells, escaped; the best method in bold if it is clear."""
     differences = comparison.differences() if comparison.baseline else {}
     best, table = comparison.clear_best(), comparison.table()
-    columns = [name for name in COLUMNS if any(name in cells for cells in table)]
+    heading, *others = comparison.shown.words, *comparison.beside, *COLUMNS
+    columns = [name for name in ("method", "seeds", heading, *others) if any(name in cells for cells in table)]
     rows = []
     for row, cells in zip(comparison.rows, table, strict=True):
         found = differences.get(row.method)
@@ -65,7 +68,7 @@ def _cells(
         shown += [signed(found.mean), p_value(found.corrected)] if found else [NONE, NONE]
         escaped = [escape(cell) for cell in shown]
         if row.method == best:
-            place = columns.index("test accuracy")
+            place = columns.index(heading)
             escaped[place] = bold(escaped[place])
         rows.append(escaped)
     return [escape(name) for name in (*columns, "difference", "p (Holm)")], rows

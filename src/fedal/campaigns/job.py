@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +12,12 @@ from fedal.campaigns.given import Given
 from fedal.config import Config, read_toml
 from fedal.data.dataset import Dataset
 from fedal.errors import ConfigError, FolderInUseError, NotApplicableError, TooFewSamplesError
+from fedal.metrics.table import METRICS
 from fedal.records.folder import RunFolder
 from fedal.simulate.prepare import load_dataset, prepare_split, public_size, resolved
 from fedal.user_code import named_code
 
-DECIDES_DATA = {"dataset", "data", "data_folder", "accept_unverified", "clients", "public_size"}
+DECIDES_DATA = {"dataset", "data", "schema_file", "data_folder", "accept_unverified", "clients", "public_size"}
 DECIDES_PARTITION = DECIDES_DATA | {"partition", "alpha", "min_samples", "public", "batch_size"}
 
 
@@ -69,9 +71,11 @@ def refuse_other_runs(jobs: Iterable[Job]) -> None:
         wanted = {**_resolved_defaults(job, saved, public_sizes), **wanted}
         if job.given.data is not None:  # as `fedal.run` records them
             wanted |= {"dataset": job.given.data.name, "data": None, "data_in_python": True}
-        for key in ("stacked", "eval_every"):
+        for key in ("stacked", "eval_every", "metrics"):
             if wanted[key] == "auto":  # a run continues as it started
                 wanted[key] = saved[key]
+        if wanted["metrics"] == "all" and set(saved["metrics"]) == set(METRICS):
+            wanted["metrics"] = saved["metrics"]
         if saved.get("partition") != "by-user":  # elsewhere it only decides whether a run may start, and this one did
             wanted["min_samples"] = saved["min_samples"]
         if difference := _first_difference(Config.model_fields, saved, wanted):
@@ -115,7 +119,7 @@ def _resolved_defaults(
     The last one depends on the dataset, which is read once for all jobs.
     """
     config, given = job.config, job.given
-    means = resolved(config)
+    means = resolved(config, given.data)
     if config.public is None and given.public is None and config.public_size is None and "public_size" in saved:
         source = (config.dataset, config.data, config.data_folder)
         if source not in public_sizes:
@@ -158,4 +162,6 @@ def run_job(
         return str(error)
     except Exception as error:
         return error
+    finally:
+        gc.collect()  # a run refers to itself: its data would stay in memory while the next ones are loaded
     return None

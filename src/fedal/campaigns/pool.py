@@ -10,15 +10,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from types import ModuleType
 from typing import Any
 
 from fedal.campaigns.job import Job, JobResult, Watcher, run_job
@@ -225,7 +227,8 @@ class _Worker:
         resource_tracker.ensure_running()  # starting it unblocks these signals, so it must run before they are blocked
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            self.process.start()
+            with _without_script():
+                self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
@@ -251,6 +254,19 @@ class _Worker:
         how = f"was ended by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with exit code {code}"
         hint = "; perhaps memory ran out" if code == -signal.SIGKILL else ""
         return RunError(f"{self._job.folder}: the run's process {how}{hint}. The last checkpoint is intact.")
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Keeps a new process from importing the caller's script, which would run it again from its first line.
+
+    A worker needs nothing of it: what exists in this process only is run here.
+    """
+    script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _work(pipe: Connection) -> None:

@@ -8,42 +8,33 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedal import methods
+from fedal.campaigns.compare import recording
 from fedal.campaigns.job import Job, Watcher, refuse_other_runs
+from fedal.campaigns.objective import HELD_OUT, OBJECTIVES, SHARE, Objective, evaluate, with_held_out
 from fedal.campaigns.pool import JobOutcome, raise_failure, run_jobs
 from fedal.config import Config, merge_settings, parse_assignments
 from fedal.durable import write_texts
-from fedal.errors import ConfigError, FedalError, NonFiniteError
+from fedal.errors import ConfigError, FedalError, NonFiniteError, did_you_mean
+from fedal.metrics.table import METRICS, Metric
 from fedal.records.folder import write_json
 from fedal.records.run import Run
-from fedal.records.statistics import mean
 from fedal.records.tables import as_csv
 
-Objective = Literal["validation", "own_validation", "train", "test"]
 Grid = Mapping[str, Sequence[Any]]
+Direction = Literal["maximize", "minimize"]
 
 PAPER_ROUNDS = 120
 PAPER_STAGES: tuple[Grid, ...] = (  # paper, Hyper-parameter settings
     {"lr": (1e-4, 1e-3, 1e-2, 1e-1), "tau": (1, 5, 10, 15, 20)},
     {"discriminator_lr": (1e-4, 1e-3, 1e-2, 1e-1), "discriminator_temperature": (1.0, 2.0, 4.0, 8.0)},
 )
-OBJECTIVES: dict[Objective, str] = {
-    "validation": "accuracy of the final models on samples of all classes that belong to no client, mean over clients",
-    "own_validation": "accuracy of the final models on their clients' own held-out samples, mean over clients",
-    "train": "accuracy of the final models on their own training data, mean over clients",
-    "test": "accuracy of the final models on the test set, mean over clients",
-}
-HELD_OUT: tuple[Objective, ...] = ("validation", "own_validation")
-"""The objectives that need data held out of training; each is also the setting that says how much."""
-SHARE = 0.1  # of the samples: held out for such an objective where the settings say nothing
 SCORE = "score.json"
 SAMPLE_BATCH = 4
 """Trials that the sampler chooses before it receives their scores, so up to this many can run in parallel.
@@ -79,11 +70,28 @@ class Tuning:
     path: Path
     objective: Objective
     trials: list[Trial]
+    metric: str = ""  # what is measured; empty: the headline of the trials
+
+    @property
+    def measured(self) -> Metric:
+        """The metric of the scores."""
+        if self.metric:
+            return METRICS[self.metric]
+        ended = [trial for trial in self.trials if trial.score is not None]
+        return Run(ended[0].folder, trust=True).headline.metric if ended else METRICS["accuracy"]
+
+    @property
+    def in_words(self) -> str:
+        """What a score is: `accuracy of the final models on the test set, mean over clients`."""
+        return f"{self.measured.words} of the final models on {OBJECTIVES[self.objective]}, mean over clients"
 
     @property
     def ranked(self) -> list[Trial]:
         """The trials, best first; ties keep their order, and failed trials come last."""
-        return sorted(self.trials, key=lambda trial: -1.0 if trial.score is None else trial.score, reverse=True)
+        better = 1.0 if self.measured.higher_is_better else -1.0
+        return sorted(
+            self.trials, key=lambda trial: -math.inf if trial.score is None else better * trial.score, reverse=True
+        )
 
     @property
     def best(self) -> Trial:
@@ -105,7 +113,7 @@ class Tuning:
             config = config.with_(**{self.objective: 0.0})
         text = (
             f"# The best of {len(self.trials)} trials of `fedal tune`: {best.score:.4f},\n"
-            f"# {OBJECTIVES[self.objective]}.\n# {note}\n{config.to_toml()}"
+            f"# {self.in_words}.\n# {note}\n{config.to_toml()}"
         )
         keys = list(dict.fromkeys(key for trial in self.trials for key in trial.values))
         rows = [
@@ -124,13 +132,19 @@ class Search:
     settings: dict[str, Any]
     out: Path
     objective: Objective = "validation"
+    metric: str = ""
     jobs: int = 0
     watch: Watcher = lambda job, event, details: None
     should_stop: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
-        self.settings = with_held_out(self.settings, self.objective)
-        self.tuning = Tuning(self.out, self.objective, [])
+        if self.metric and self.metric not in METRICS:
+            raise ConfigError(
+                f"--metric {self.metric}: {did_you_mean(self.metric, METRICS)}Expected one of {', '.join(METRICS)}; "
+                "--objective says on which data."
+            )
+        self.settings = dict(recording(with_held_out(self.settings, self.objective), self.metric))
+        self.tuning = Tuning(self.out, self.objective, [], self.metric)
 
     def grids(self, stages: Sequence[Grid]) -> Tuning:
         """Tries all combinations of each stage in turn; a stage starts from the best trial so far."""
@@ -146,12 +160,19 @@ class Search:
         Each choice depends only on the seed and the scores so far: a resumed search repeats the choices of the earlier
         process and finds those trials finished.
         """
-        sampler = Sampler(space, int(self.settings.get("seed", 0)))
+        sampler = Sampler(space, int(self.settings.get("seed", 0)), self._direction)
         while (done := len(self.tuning.trials)) < trials:
             self._run([sampler.ask() for _ in range(min(SAMPLE_BATCH, trials - done))])
             for trial in self.tuning.trials[done:]:
                 sampler.tell(trial)
         return self.tuning
+
+    @property
+    def _direction(self) -> Direction:
+        """Whether a sampler looks for high or low scores; a headline that is chosen from the data is never a loss."""
+        listed = Config(**self.settings).metrics
+        first = self.metric or (listed[0] if isinstance(listed, tuple) else "accuracy")
+        return "maximize" if METRICS[first].higher_is_better else "minimize"
 
     def _run(self, planned: Sequence[Mapping[str, Any]]) -> None:
         """Checks these settings, runs the missing trials and appends all of them, scored, in this order."""
@@ -173,9 +194,9 @@ class Search:
 
     def _note_score(self, outcome: JobOutcome) -> None:
         """Writes the score of an ended run into its folder. Divergence, perhaps from too large steps, is a result."""
-        found: dict[str, Any] = {"objective": self.tuning.objective, "score": None}
+        found: dict[str, Any] = {"objective": self.tuning.objective, "metric": self.metric, "score": None}
         if outcome.run is not None:
-            found["score"] = evaluate(outcome.run, self.tuning.objective)
+            found["score"] = evaluate(outcome.run, self.tuning.objective, self.metric)
         elif isinstance(outcome.failure, NonFiniteError):
             found["failure"] = str(outcome.failure)
         else:
@@ -186,8 +207,9 @@ class Search:
     def _scored(self, values: Mapping[str, Any], job: Job) -> Trial:
         """The trial with the score from its folder; a score for another objective is computed again."""
         found = json.loads((job.folder / SCORE).read_bytes())
-        if found["objective"] != self.tuning.objective and found["score"] is not None:
-            found["score"] = evaluate(Run(job.folder, trust=True), self.tuning.objective)
+        is_other = found["objective"] != self.tuning.objective or found.get("metric", "") != self.metric
+        if is_other and found["score"] is not None:
+            found["score"] = evaluate(Run(job.folder, trust=True), self.tuning.objective, self.metric)
         return Trial(values, job.config, job.folder, found["score"], found.get("failure", ""))
 
 
@@ -197,39 +219,12 @@ def paper_stages(method: str) -> list[Grid]:
     return [stage for stage in PAPER_STAGES if all(key in known for key in stage)]
 
 
-def with_held_out(settings: Mapping[str, Any], objective: Objective) -> dict[str, Any]:
-    """The settings of all trials: a share of the samples is held out if the objective needs it and none is given."""
-    needed = objective in HELD_OUT and not settings.get(objective)
-    return {**settings, objective: SHARE} if needed else dict(settings)
-
-
-def evaluate(run: Run, objective: Objective) -> float:
-    """The score of a trial. With `test`, the test set chooses the settings, so its accuracy is optimistic."""
-    if objective != "train":
-        return float(run.final[f"{objective}_accuracy"])
-    from fedal.simulate.prepare import restore_split
-
-    split = restore_split(run.config, run.folder.partition)
-    x, y = split.dataset.train_x, split.dataset.train_y
-    return mean(_accuracy(run, client, x[indices], y[indices]) for client, indices in split.clients.items())
-
-
-def _accuracy(run: Run, client: str, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:
-    import torch
-
-    from fedal.metrics import EVALUATION_BATCH
-    from fedal.precision import dtype_of
-
-    model, inputs = run.model(client), torch.as_tensor(x, dtype=dtype_of(run.config.precision))
-    with torch.no_grad():
-        predicted = torch.cat([model(part).argmax(-1) for part in torch.split(inputs, EVALUATION_BATCH)])
-    return float((predicted.numpy() == y).mean())
-
-
 class Sampler:
     """Optuna's sampler, with its study in memory only: the run folders are the lasting state."""
 
-    def __init__(self, space: Mapping[str, Range | Sequence[Any]], seed: int) -> None:
+    def __init__(
+        self, space: Mapping[str, Range | Sequence[Any]], seed: int, direction: Direction = "maximize"
+    ) -> None:
         try:
             import optuna
         except ImportError:
@@ -237,7 +232,7 @@ class Sampler:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna = optuna
         self._distributions = {key: self._distribution(values) for key, values in space.items()}
-        self._study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+        self._study = optuna.create_study(direction=direction, sampler=optuna.samplers.TPESampler(seed=seed))
 
     def ask(self) -> dict[str, Any]:
         """The settings to try next, rounded to four digits to keep the config readable."""

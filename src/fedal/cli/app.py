@@ -15,15 +15,31 @@ from typing import Annotated
 
 import typer
 
-from fedal.cli import catalogue, certs, compare, deploy, doctor, inspect, paper, settings, train, tune
+from fedal.cli import (
+    afterwards,
+    catalogue,
+    certs,
+    compare,
+    contract,
+    data,
+    deploy,
+    doctor,
+    init,
+    inspect,
+    paper,
+    settings,
+    train,
+    tune,
+)  # fmt: skip
 from fedal.errors import CheckpointError, ConfigError, FedalError, Stopped
 from fedal.machine import refuse_windows
 
 COMMANDS = (
-    train.run, train.resume, compare.compare, tune.tune, paper.paper,
+    init.init, train.run, train.resume, compare.compare, tune.tune, paper.paper,
     inspect.partition, inspect.plan, inspect.analyse, inspect.report,
-    catalogue.methods, catalogue.datasets, catalogue.models, settings.settings, doctor.doctor,
-    deploy.serve, deploy.join, deploy.status, deploy.readmit, deploy.export_sites,
+    afterwards.predict, afterwards.export, afterwards.card,
+    catalogue.methods, catalogue.datasets, catalogue.models, data.schema, settings.settings, doctor.doctor,
+    deploy.serve, deploy.join, contract.contract, deploy.status, deploy.readmit, deploy.export_sites,
 )  # fmt: skip
 
 ADVICE = {
@@ -65,7 +81,7 @@ def _options(
 
 for command in COMMANDS:
     app.command()(command)
-app.add_typer(catalogue.data_app, name="data")
+app.add_typer(data.data_app, name="data")
 app.add_typer(certs.certs_app, name="certs")
 
 

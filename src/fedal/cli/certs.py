@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedal.cli.deploy import FederationFile, need_deploy
+from fedal.cli.printing import warn
 from fedal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedal.deploy.contract import Contract
 
 certs_app = typer.Typer(help="Create the certificates of a federation.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option("--out", help="Folder of the certificate authority (CA).")]
 Days = Annotated[int, typer.Option(min=1, max=3650, help="Days for which the certificate is valid.")]
 Hours = Annotated[float, typer.Option(min=0.01, max=8760, help="Hours for which the token is valid.")]
-PublicOf = Annotated[Path | None, typer.Option("--config", help="Federation config; adds the hash of its public set.")]
+ContractOf = Annotated[
+    Path | None, typer.Option("--config", help="Federation config; adds its contract and the hash of its public set.")
+]
 
 
 @certs_app.command("init")
@@ -45,23 +51,25 @@ def certs_server(
 
 
 @certs_app.command("client")
-def certs_client(site: str, out: Folder = Path("certs"), config: PublicOf = None, days: Days = 90) -> None:
-    """Create a site's invitation: CA certificate, its own certificate and key, and the hash of the public set."""
+def certs_client(site: str, out: Folder = Path("certs"), config: ContractOf = None, days: Days = 90) -> None:
+    """Create a site's invitation: CA certificate, its own certificate and key, contract, hash of the public set."""
     need_deploy()
     from fedal.deploy.pki.authority import issue_client
 
-    print(f"invitation of {site}: {issue_client(out, site, _public_sha256(config), days)}")
+    sha256, contract = _pinned(config, f"the invitation of {site}")
+    print(f"invitation of {site}: {issue_client(out, site, sha256, days, contract)}")
 
 
 @certs_app.command("token")
 def certs_token(
-    site: str, out: Folder = Path("certs"), config: PublicOf = None, hours: Hours = 72, days: Days = 90
+    site: str, out: Folder = Path("certs"), config: ContractOf = None, hours: Hours = 72, days: Days = 90
 ) -> None:
     """Create a one-time token, with which a site requests a certificate for its own key."""
     need_deploy()
     from fedal.deploy.pki.enrolment import make_token
 
-    print(f"token of {site}: {make_token(out, site, _public_sha256(config), hours, days)}")
+    sha256, contract = _pinned(config, f"the token of {site}")
+    print(f"token of {site}: {make_token(out, site, sha256, hours, days, contract)}")
 
 
 @certs_app.command("request")
@@ -109,7 +117,7 @@ def certs_all(
 
     certs.refuse_bad_hosts(host)
     plan = plan_federation(*load_federation(config))
-    federation, sha256 = plan.deployment.federation, plan.public_sha256
+    federation, sha256, contract = plan.deployment.federation, plan.public_sha256, plan.contract
     if not (out / "ca.key").exists():
         certs.init(out, federation)
     elif (found := certs.federation_of(out)) != federation:
@@ -117,10 +125,11 @@ def certs_all(
     print(f"server: {certs.issue_server(out, host, days)}")
     for site in plan.config.client_names:
         if tokens:
-            print(f"token of {site}: {enrolment.make_token(out, site, sha256, days=days)}")
+            print(f"token of {site}: {enrolment.make_token(out, site, sha256, days=days, contract=contract)}")
         else:
-            print(f"invitation of {site}: {certs.issue_client(out, site, sha256, days)}")
-    print(f"invitation of {certs.OPERATOR}: {certs.issue_client(out, certs.OPERATOR, sha256, days)}")
+            print(f"invitation of {site}: {certs.issue_client(out, site, sha256, days, contract)}")
+    print(f"invitation of {certs.OPERATOR}: {certs.issue_client(out, certs.OPERATOR, sha256, days, contract)}")
+    print(f"contract: {contract.name}")
 
 
 @certs_app.command("revoke")
@@ -139,10 +148,13 @@ def certs_revoke(name: str, out: Folder = Path("certs")) -> None:
     print("If the server runs on another machine, copy the list to its certificates folder.")
 
 
-def _public_sha256(config: Path | None) -> str | None:
+def _pinned(config: Path | None, what: str) -> tuple[str | None, Contract | None]:
+    """The public set and the contract that an invitation pins. Warns if it pins neither."""
     if config is None:
-        return None
+        warn(f"without --config, {what} pins no contract and no public set: at the site, only --allow binds.")
+        return None, None
     from fedal.deploy.plan import plan_federation
     from fedal.deploy.settings import load_federation
 
-    return plan_federation(*load_federation(config)).public_sha256
+    plan = plan_federation(*load_federation(config))
+    return plan.public_sha256, plan.contract

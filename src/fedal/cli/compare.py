@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fedal import methods
 from fedal.campaigns.compare import compare as run_comparison
 from fedal.campaigns.comparison import Comparison
 from fedal.campaigns.comparison_text import latex_table, markdown_table
@@ -32,6 +33,9 @@ def compare(
     given: GivenSettings,
     out: Out = Path("runs/cmp"),
     jobs: Jobs = 0,
+    metric: Annotated[
+        str, typer.Option(help="What is compared, a name of docs/metrics.md; default: the headline of the runs.")
+    ] = "",
     latex: Annotated[bool, typer.Option("--latex", help="Print a LaTeX table for a paper (booktabs).")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     quiet: Quiet = False,
@@ -47,8 +51,8 @@ def compare(
     with Screen(quiet, lines).live() as screen:
         try:
             result = run_comparison(
-                [name.strip() for name in methods.split(",")], seeds, out, values, jobs=jobs, watch=screen.watch,
-                should_stop=screen.should_stop,
+                [name.strip() for name in methods.split(",")], seeds, out, values, metric=metric, jobs=jobs,
+                watch=screen.watch, should_stop=screen.should_stop,
             )  # fmt: skip
         except Stopped:
             again = shlex.join(sys.argv[1:])
@@ -85,8 +89,8 @@ def _print_differences(comparison: Comparison) -> None:
     if not found:
         return
     if any(each.seeds > 1 for each in found.values()):
-        rows = [[method, *shown_difference(each)] for method, each in found.items()]
-        columns = ["method", "test accuracy", *DIFFERENCE_HEADS, f"vs {comparison.baseline}"]
+        rows = [[methods.shown(method), *shown_difference(each)] for method, each in found.items()]
+        columns = ["method", comparison.shown.words, *DIFFERENCE_HEADS, f"vs {comparison.baseline}"]
         title = f"Difference from {comparison.baseline}, paired by seed; p (Holm): corrected over this table"
         print_table(title, columns, rows)
     if lack := shown_shortfall(found):

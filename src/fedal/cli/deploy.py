@@ -11,7 +11,10 @@ import typer
 from fedal.cli.interrupt import stop_on_request
 from fedal.cli.options import Assignments, GivenSettings
 from fedal.cli.printing import print_table, warn
+from fedal.config import parse_assignments
+from fedal.config.local_settings import own_settings
 from fedal.errors import ConfigError, FedalError, Stopped
+from fedal.printable import printable
 
 if TYPE_CHECKING:
     from fedal.deploy.pki.authority import Invitation
@@ -20,6 +23,11 @@ FederationFile = Annotated[Path, typer.Option("--config", help="The federation's
 Server = Annotated[str, typer.Option(help="HOST:PORT of the server.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, on loopback addresses only.")]
 InvitationFolder = Annotated[Path | None, typer.Option("--invitation", help="Invitation folder made by `fedal certs`.")]
+
+OwnMethod = Annotated[
+    str | None,
+    typer.Option("--method", help="The only method that this site runs, also your own: package.module:METHOD."),
+]
 
 
 def serve(config: FederationFile, insecure: Insecure = False) -> None:
@@ -44,13 +52,13 @@ def serve(config: FederationFile, insecure: Insecure = False) -> None:
 def join(
     server: Server,
     name: Annotated[str, typer.Option(help="Name of this site in the roster.")],
-    data: Annotated[Path, typer.Option(help="Private data: an .npz file with x and y, never sent.")],
+    data: Annotated[Path, typer.Option(help="Private data, never sent: CSV, Parquet, .npz or folder of images.")],
     model: Annotated[str, typer.Option(help="Name from `fedal models`, package.module:factory, or auto.")] = "auto",
     invitation: InvitationFolder = None,
     state: Annotated[Path | None, typer.Option(help="Folder for this site's state.", show_default="NAME-state")] = None,
     save: Annotated[Path | None, typer.Option(help="File for the trained weights (safetensors).")] = None,
     share_metrics: Annotated[
-        bool, typer.Option("--share-metrics", help="Send this site's test accuracy to the server.")
+        bool, typer.Option("--share-metrics", help="Send this site's metrics on its own test data to the server.")
     ] = False,
     restart: Annotated[
         bool, typer.Option("--restart-from-scratch", help="Start this site from scratch after it lost its state.")
@@ -59,6 +67,27 @@ def join(
     allow: Annotated[
         list[str] | None,
         typer.Option(help="What may leave this site besides outputs on public data; repeat it, or use commas."),
+    ] = None,
+    accept: Annotated[
+        str | None, typer.Option(help="Hash of a changed contract that you agree to, see `fedal contract`.")
+    ] = None,
+    method: OwnMethod = None,
+    schema_file: Annotated[
+        Path | None, typer.Option(help="Schema of the federation's data, made by `fedal schema`.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="How this site trains, such as lr=1e-2; see docs/learners.md."),
+    ] = None,
+    own_validation: Annotated[
+        float, typer.Option(help="Share of the training data to hold out, by which this site judges the run.")
+    ] = 0.0,
+    keep_best: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC",
+            help="Also save this site's best model, by this metric of docs/metrics.md on its --own-validation data.",
+        ),
     ] = None,
     federation: Annotated[str, typer.Option(help="Name of the federation, for --insecure only.")] = "fedal",
     insecure: Insecure = False,
@@ -70,18 +99,39 @@ def join(
     refuse_bad_address(server, "--server")
     found = _invitation(invitation or Path(name), insecure, name)
 
+    from fedal import methods
+    from fedal.data.schema import load_schema
     from fedal.deploy.consent import parse_allowance
+    from fedal.deploy.contract import parse_hash
     from fedal.deploy.entering import SitePlan
     from fedal.deploy.site import join as run_site
 
     allowed = parse_allowance(word.strip() for words in allow or [] for word in words.split(","))
-
+    accepted = parse_hash(accept) if accept is not None else None
+    if method is not None:
+        methods.get(method)  # a mistake is found before the start
+    if schema_file is not None:
+        load_schema(schema_file)
+    if keep_best is not None:
+        _check_keep_best(keep_best, own_validation, save)
     run_site(
         SitePlan(
             server, name, data, state or Path(f"{name}-state"), model, found, federation, save, share_metrics, restart,
-            patience, allowed,
+            patience, allowed, accepted, method, schema_file, own_validation, keep_best,
+            local=own_settings(parse_assignments(assignments or [])),
         )
     )  # fmt: skip
+
+
+def _check_keep_best(metric: str, own_validation: float, save: Path | None) -> None:
+    from fedal.metrics.table import METRICS
+
+    if metric not in METRICS:
+        raise ConfigError(f"--keep-best {metric}: no such metric; expected one of {', '.join(METRICS)}.")
+    if not own_validation:
+        raise ConfigError(f"--keep-best {metric}: needs data to choose by. Try --own-validation 0.2.")
+    if save is None:
+        raise ConfigError(f"--keep-best {metric}: needs a file to save to. Add --save FILE.")
 
 
 def status(server: Server, invitation: InvitationFolder = None, insecure: Insecure = False) -> None:
@@ -99,13 +149,18 @@ def status(server: Server, invitation: InvitationFolder = None, insecure: Insecu
             reply = ask_status(channel, timeout_s=5.0)
     except grpc.RpcError as error:
         raise FedalError(f"no answer from {server}: {reason_of(error)}") from None
-    print(f"{reply.federation}: round {reply.round} of {reply.total_rounds}, {reply.state}")
+    federation, state = printable(reply.federation), printable(reply.state)
+    print(f"{federation}: round {reply.round} of {reply.total_rounds}, {state}")
+    print(f"connected: {reply.connected} of {reply.roster} sites")
     rows = [
-        [s.site, "yes" if s.connected else "no", f"{s.answer_ms:.1f} ms", str(s.up_bytes), str(s.down_bytes),
+        [printable(s.site), "yes" if s.connected else "no", f"{s.answer_ms:.1f} ms", str(s.up_bytes), str(s.down_bytes),
          str(s.refused), f"{s.strikes}, in quarantine" if s.quarantined else str(s.strikes)]
         for s in reply.sites
     ]  # fmt: skip
     print_table("Sites", ["site", "connected", "last answer", "up bytes", "down bytes", "refused", "strikes"], rows)
+    for caller in reply.outsiders:
+        name = printable(caller.name) or "a caller without a name"
+        print(f"refused, not in the roster: {name}, {caller.refused} times")
 
 
 def readmit(site: Annotated[str, typer.Argument(help="Name of the site.")], config: FederationFile) -> None:

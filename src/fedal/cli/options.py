@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedal.cli.completion import OF_SETTINGS
-from fedal.config import Config, load_config, merge_settings, parse_assignments, read_toml
+from fedal.config import Config, load_config, merge_settings, parse_assignments, read_settings
 from fedal.facts import facts_of
 
 Command = Callable[..., None]
@@ -48,7 +48,7 @@ class GivenSettings:
 
     def settings(self) -> dict[str, Any]:
         """The merged settings, unchecked."""
-        return merge_settings(read_toml(self.file) if self.file else {}, self.values)
+        return merge_settings(read_settings(self.file), self.values)
 
 
 def takes_settings(

@@ -9,6 +9,7 @@ import typer
 
 from fedal.campaigns.paper.entries import ENTRIES, find
 from fedal.campaigns.paper.outcome import HEADS
+from fedal.campaigns.paper.related import TABLES, RelatedTable
 from fedal.campaigns.paper.reproduce import choose_data, minutes, reproduce
 from fedal.cli.options import Jobs, Quiet
 from fedal.cli.printing import print_table, warn
@@ -30,6 +31,9 @@ def paper(
     """Reproduce a table or figure of the FedAL paper, ours next to the paper's numbers."""
     if name == "list":
         _print_entries()
+        return
+    if name in TABLES:
+        _print_related(TABLES[name])
         return
     entry = find(name)
     if scale not in ("small", "full"):
@@ -63,5 +67,17 @@ def _print_entries() -> None:
         dataset, words, _ = found[entry.dataset]
         time = minutes(entry, dataset)
         rows.append([entry.name, entry.label, entry.title, words, f"{time:.0f} min" if time >= 1 else "under 1 min"])
+    rows += [
+        [table.name, table.label, table.title, "nothing: declarations", "under 1 min"] for table in TABLES.values()
+    ]
     print_table("The FedAL paper, arXiv 2311.16584", ["name", "label", "content", "small runs on", "small takes"], rows)
     print("small takes: estimated for two idle cores. full: days to weeks; `fedal plan` estimates one of its runs.")
+
+
+def _print_related(table: RelatedTable) -> None:
+    """A table of related work: ours next to the printed cells where they differ. Nothing is run."""
+    print_table(f"{table.title} ({table.label})", table.heads(), table.lines())
+    differing = [row.printed for row in table.rows if row.differences()]
+    print(f"ours follows from the declared messages and needs; it differs from the paper for {', '.join(differing)}")
+    for note in table.notes:
+        print(note)

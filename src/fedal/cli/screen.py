@@ -9,16 +9,24 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from fedal.campaigns.job import Job
 from fedal.cli.interrupt import stop_on_request
+from fedal.metrics.table import first_column
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-def accuracy_line(row: dict[str, Any]) -> str:
+def headline(row: dict[str, Any]) -> str:
+    """`accuracy 0.594`"""
+    shown = first_column(row)
+    return f"{shown.metric.words} {row[shown.key]:.3f}"
+
+
+def headline_line(row: dict[str, Any]) -> str:
     """`iteration 50  accuracy 0.594 ± 0.117 over clients (worst 0.372)  after 2.2 s`"""
+    shown = first_column(row)
     return (
-        f"iteration {row['iteration']:>5}  accuracy {row['test_accuracy']:.3f} ± {row['test_accuracy_std']:.3f} "
-        f"over clients (worst {row['test_accuracy_min']:.3f}) on {row['test_samples']} test samples"
+        f"iteration {row['iteration']:>5}  {headline(row)} ± {row[f'{shown.key}_std']:.3f} "
+        f"over clients (worst {row[shown.worst_key]:.3f}) on {row['test_samples']} test samples"
         f"  {row['seconds']:.1f} s"
     )
 
@@ -33,6 +41,7 @@ class Screen:
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._lengths: dict[str, int] = {}  # run -> its iterations
+        self._warned: set[str] = set()  # what any run of a comparison has warned of: most of it concerns their data
 
     @contextmanager
     def live(self) -> Iterator[Screen]:
@@ -61,10 +70,10 @@ class Screen:
             print(f"warning: {details}", file=sys.stderr, flush=True)
         elif event == "recorded" and details["phase"] == "after_global":
             if self._bars:
-                self._bars.update(self._tasks[name], note=f"accuracy {details['test_accuracy']:.3f}")
+                self._bars.update(self._tasks[name], note=headline(details))
             # the final row stands for the last iteration
             elif not self._quiet and (details["final"] or details["iteration"] != self._lengths.get(name)):
-                print(f"{name:<18} {accuracy_line(details)}", file=self._lines, flush=True)
+                print(f"{name:<18} {headline_line(details)}", file=self._lines, flush=True)
         elif event in ("started", "advanced"):
             self._lengths[name] = details[1]
             if self._bars and event == "started":
@@ -75,8 +84,11 @@ class Screen:
     def watch(self, job: Job, event: str, details: Any) -> None:
         """The `Watcher` of a comparison: without bars, it shows only each run's end."""
         name = f"{job.name} seed {job.seed}"
-        if event in ("warned", "not applicable"):
-            words = f"{name}: not applicable: {details}" if event == "not applicable" else f"{name}: {details}"
-            self.show(name, "warned", words)
+        if event == "not applicable":
+            self.show(name, "warned", f"{name}: not applicable: {details}")
+        elif event == "warned":
+            if details not in self._warned:
+                self._warned.add(details)
+                self.show(name, event, f"{name}: {details}")
         elif event != "recorded" or self._bars or details["final"]:
             self.show(name, event, details)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedal.cli.against import asked, run_against
 from fedal.cli.options import GivenSettings, Quiet, Trust, takes_settings
 from fedal.cli.printing import verdict
 from fedal.cli.screen import Screen
@@ -19,9 +21,23 @@ if TYPE_CHECKING:
 Out = Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/DATE-METHOD-DATASET-SEED")]
 
 
+HERE = Path("federation.toml")
+Against = Annotated[str | None, typer.Option(help="Also run this method over --seeds; says which client gained.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 0, 1, ... of --against.", show_default="3")]
+
+
 @takes_settings()
-def run(given: GivenSettings, out: Out = None, quiet: Quiet = False) -> None:
-    """Train one federation and write a run folder."""
+def run(
+    *, given: GivenSettings, against: Against = None, seeds: Seeds = None, out: Out = None, quiet: Quiet = False
+) -> None:
+    """Train one federation and write a run folder. Without --config, federation.toml of this folder is used, if any."""
+    if given.file is None and HERE.is_file():
+        given = replace(given, file=HERE)
+        if not quiet:
+            print(f"{HERE} of this folder")
+    if (comparison := asked(given.file, against, seeds)) is not None:
+        run_against(given, comparison, out, quiet)
+        return
     config = given.config()
 
     from fedal.simulate.run import run as start

@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fedal.campaigns.objective import HELD_OUT, OBJECTIVES, SHARE, Objective
 from fedal.campaigns.tune import (
-    HELD_OUT,
-    OBJECTIVES,
     PAPER_ROUNDS,
-    SHARE,
-    Objective,
     Range,
     Search,
     Tuning,
@@ -22,6 +19,7 @@ from fedal.campaigns.tune import (
 from fedal.cli.options import GivenSettings, Jobs, Quiet, takes_settings
 from fedal.cli.printing import print_table, warn
 from fedal.cli.screen import Screen
+from fedal.config.client_data import client_data
 from fedal.errors import ConfigError
 
 Grid = Annotated[list[str] | None, typer.Option("--grid", metavar="KEY=A,B,...", help="Values to try; repeatable.")]
@@ -34,10 +32,11 @@ Ranges = Annotated[
     ),
 ]
 RankedBy = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="What ranks the trials: accuracy on validation (samples of all classes that belong to no client), "
-        "own_validation (held out by each client), train (as in the paper) or test (biases the test accuracy)."
+        help="Data that rank the trials: validation (samples of all classes that belong to no client), "
+        "own_validation (held out by each client), train (as in the paper) or test (biases the test accuracy).",
+        show_default="validation; own_validation where clients bring their own data",
     ),
 ]
 
@@ -50,7 +49,10 @@ def tune(
     trials: Annotated[
         int | None, typer.Option(min=1, help="Number of trials that Optuna chooses, instead of all combinations.")
     ] = None,
-    objective: RankedBy = "validation",
+    objective: RankedBy = None,
+    metric: Annotated[
+        str, typer.Option(help="Metric that ranks the trials, of docs/metrics.md; default: the headline of the runs.")
+    ] = "",
     given: GivenSettings,
     out: Annotated[Path, typer.Option(help="Folder of the search; an interrupted search resumes.")] = Path("runs/tune"),
     jobs: Jobs = 0,
@@ -58,6 +60,8 @@ def tune(
 ) -> None:
     """Search settings and write best.toml. --preset paper without --grid runs the paper's two stages of 120 rounds."""
     values = given.settings()
+    if objective is None:
+        objective = "own_validation" if client_data(values.get("clients")) else "validation"
     if objective not in OBJECTIVES:
         raise ConfigError(f"--objective {objective}: expected {', '.join(OBJECTIVES)}.")
     kind: Objective = objective
@@ -79,7 +83,9 @@ def tune(
         whose = "the training samples" if kind == "validation" else "each client's samples"
         print(f"{kind} = {SHARE:g}: this share of {whose} is held out to rank the trials")
     with Screen(quiet).live() as screen:
-        search = Search(values, out, objective=kind, jobs=jobs, watch=screen.watch, should_stop=screen.should_stop)
+        search = Search(
+            values, out, objective=kind, metric=metric, jobs=jobs, watch=screen.watch, should_stop=screen.should_stop
+        )
         if trials is not None:
             if by_paper:
                 raise ConfigError("--trials needs values to choose from: give --grid or --range.")
@@ -88,7 +94,7 @@ def tune(
             found = search.grids(paper_stages(values.get("method", "fedal")) if by_paper else [lists])
     files = found.write()
     _print_trials(found)
-    print(f"score: {OBJECTIVES[kind]}\nbest: {files[0]} (fedal run --config {files[0]})\ntrials: {files[1]}")
+    print(f"score: {found.in_words}\nbest: {files[0]} (fedal run --config {files[0]})\ntrials: {files[1]}")
 
 
 def _print_trials(tuning: Tuning) -> None:

@@ -6,11 +6,12 @@ the command line and in Python they may also be given flat (`--set tau=3`, `Conf
 
 from __future__ import annotations
 
+from fedal.config.contradictions import REQUIREMENTS
 from fedal.config.mistakes import unknown_setting
-from fedal.config.reading import load_config, merge_settings, parse_assignments, read_toml
-from fedal.config.settings import REQUIREMENTS, ClientConfig, Config
+from fedal.config.reading import load_config, merge_settings, parse_assignments, read_settings, read_toml
+from fedal.config.settings import ClientConfig, Config
 
 __all__ = [
-    "REQUIREMENTS", "ClientConfig", "Config", "load_config", "merge_settings", "parse_assignments", "read_toml",
-    "unknown_setting",
+    "REQUIREMENTS", "ClientConfig", "Config", "load_config", "merge_settings", "parse_assignments", "read_settings",
+    "read_toml", "unknown_setting",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """The setting `attackers`: which clients of a simulation attack, how, how strongly and from which round.
 
 Each entry is `who:attack:strength@round`. `who` is a client, or a share such as 0.2: the last 20% of the roster.
-Strength and round may be left out. Attacks are functions in `fedal.simulate.attackers`.
+Strength and round may be left out. Attacks are functions in `fedal.simulate.attackers`. `absent` is none: the client
+takes no part, so that an attack can be compared with the same federation without its attackers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from fedal.messages import LARGEST
 
+ABSENT = "absent"
 ATTACKS: dict[str, float | None] = {
     "negate": 1.0,
     "scale": 10.0,
@@ -23,6 +25,7 @@ ATTACKS: dict[str, float | None] = {
     "pcfdla": 20.0,
     "lma": 20.0,
     "hips": None,
+    ABSENT: None,
 }
 """attack -> its usual strength; None: it has no strength."""
 

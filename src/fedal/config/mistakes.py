@@ -10,13 +10,16 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fedal import data
-from fedal.data.partition import PARTITIONS
+from fedal.config.client_data import client_data
+from fedal.data.partition import BY_OWNER, PARTITIONS
 from fedal.facts import facts_of
 
 ALIASES = {
     "algorithm": "method", "strategy": "method", "algo": "method",
     "architecture": "models", "arch": "models", "model": "models", "net": "models", "network": "models",
-    "parties": "clients", "users": "clients", "participation": "", "split": "partition",
+    "parties": "clients", "users": "clients", "split": "partition",
+    "fraction": "participation", "fraction_fit": "participation", "join_ratio": "participation",
+    "sample_fraction": "participation", "client_fraction": "participation", "clients_per_round": "participation",
     "dirichlet_alpha": "alpha", "concentration": "alpha", "beta": "alpha", "random_seed": "seed",
     "epochs": "iterations, rounds", "epoch": "iterations, rounds", "steps": "iterations, rounds",
     "iters": "iterations", "global_rounds": "rounds", "communication_rounds": "rounds", "comm_rounds": "rounds",
@@ -44,9 +47,13 @@ REMOVED = {
 }
 """A setting of earlier versions -> what to do instead."""
 
-WRONG_TYPE = ("tuple_type", "int_type", "int_parsing", "string_type", "bool_type", "bool_parsing")
+WRONG_TYPE = (
+    "tuple_type", "int_type", "int_parsing", "float_type", "float_parsing", "string_type", "bool_type", "bool_parsing",
+)  # fmt: skip
 PATTERN = "string_pattern_mismatch"
-TYPE_NAME = re.compile(r"constrained-|tuple\[|literal\[|str$|int$|bool$")  # pydantic's names of a union's branches
+TYPE_NAME = re.compile(
+    r"constrained-|tuple\[|literal\[|str$|int$|float$|bool$"
+)  # pydantic's names of a union's branches
 
 
 def unknown_setting(key: str, known: Sequence[str], methods: Iterable[str]) -> str:
@@ -80,9 +87,10 @@ def unknown_names(values: Mapping[str, Any]) -> dict[str, str]:
     """setting -> message, for a dataset or partition that does not exist."""
     problems: dict[str, str] = {}
     known = {"dataset": ("dataset", data.names()), "partition": ("partition", list(PARTITIONS))}
+    brought = "data" in values or values.get("data_in_python") or client_data(values.get("clients"))
     for key, (what, names) in known.items():
         name = values.get(key, names[0])
-        if name in names or (key == "dataset" and ("data" in values or values.get("data_in_python"))):
+        if name in names or (key == "dataset" and brought) or name == BY_OWNER:
             continue
         near = difflib.get_close_matches(str(name).lower().replace("_", "-"), names, n=1)
         hint = f'Did you mean "{near[0]}"?' if near else f"Known: {', '.join(names)}."

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fedal.config.settings import Config
+from fedal.durable import read_bounded
 from fedal.errors import ConfigError
 
 
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
     """The config in a TOML file (if any) with overrides on top."""
-    values = read_toml(path) if path is not None else {}
-    if values.pop("deployment", None) is not None:  # settings of a server: see deploy/settings.py
-        values.setdefault("stacked", False)  # sites never stack, and a simulation of this file must be bit-identical
+    values = read_settings(path)
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
         return Config(**merge_settings(values, given))
@@ -33,12 +32,21 @@ def _key_of(problem: str) -> str:
     return found[1] if found else ""
 
 
+def read_settings(path: Path | None) -> dict[str, Any]:
+    """The settings of a run in a TOML file (if any), unchecked, without the tables for a server and a comparison."""
+    values = read_toml(path) if path is not None else {}
+    values.pop("comparison", None)  # see cli/against.py
+    if values.pop("deployment", None) is not None:  # see deploy/settings.py
+        values.setdefault("stacked", False)  # sites never stack, and a simulation of this file must be bit-identical
+    return values
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_bounded(path).decode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # bad TOML, bad UTF-8, a number of 5,000 digits, 1,000 brackets
         raise ConfigError(f"{path}: is not valid TOML: {error}.") from None
 
 
@@ -66,7 +74,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {assignment}: expected key=value, for instance --set tau=3.")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             value = text
         values[key.strip().removeprefix("options.")] = value
     return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -11,26 +10,32 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsA
 
 from fedal import methods
 from fedal.config.attackers import Attacker, attackers_of
+from fedal.config.client_data import client_data
+from fedal.config.contradictions import contradictions
+from fedal.config.local_settings import (
+    LOCAL,
+    ClassWeights,
+    LocalOverrides,
+    LocalSettings,
+    Optimizer,
+    Schedule,
+)
 from fedal.config.method_options import take_options
 from fedal.config.mistakes import explain, unknown_names
+from fedal.config.participation import cohort_size, evaluated_clients
 from fedal.config.presets import with_preset
+from fedal.data.augment import Change
+from fedal.data.owners import NAME as OWN
 from fedal.data.partition import PARTITIONS
 from fedal.errors import ConfigError
 from fedal.facts import sent_to_sites, setting, without_effect
-from fedal.messages import NOT_BLACK_BOX, OUTPUTS_ONLY, Leak, Outputs, in_words
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 
-InstrumentName = Literal["forgetting", "zeta", "gradients"]
+InstrumentName = Literal["forgetting", "zeta", "gradients", "bottlenecks"]
 AUTO_EVALUATIONS = 20  # of a run with eval_every = auto
 MAX_CLIENTS = 1_000_000  # a larger number is a slip of the hand, and naming so many clients would fill the memory
 ClientId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-
-REQUIREMENTS: dict[str, Leak] = {
-    "black-box": NOT_BLACK_BOX,
-    "outputs-only": ~OUTPUTS_ONLY,
-}
-"""value of `require` -> what must not cross the wire."""
 
 
 def _split_names(value: Any) -> Any:
@@ -38,13 +43,16 @@ def _split_names(value: Any) -> Any:
     return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
-class ClientConfig(BaseModel):
-    """One `[[clients]]` table: a named client, or `count` unnamed clients."""
+def _split_metrics(value: Any) -> Any:
+    return value if value in ("auto", "all") else _split_names(value)
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+
+class ClientConfig(LocalOverrides):
+    """One `[[clients]]` table: a named client, or `count` unnamed clients."""
 
     name: ClientId | None = Field(None, description="lower-case letters, digits and dashes")
     model: str | None = Field(None, description="a name of `fedal models` or package.module:factory")
+    data: str | None = Field(None, description="its own data: CSV, Parquet or .npz file, or folder of images")
     count: int = Field(1, ge=1, le=MAX_CLIENTS, description="number of clients that this table describes")
 
 
@@ -75,6 +83,12 @@ class Config(BaseModel):
     rounds: int | None = setting(
         None, "length in rounds, instead of iterations", ge=1, sites=False, changes="weights", option=True)
     seed: int = setting(0, "determines every random number", ge=0, sites=True, changes="weights", option=True)
+    participation: int | float = setting(
+        1.0, "share of the clients that take part in each round, or their number; drawn by the seed", sites=False,
+        changes="weights", option=True, expected="a share up to 1.0, or a number of clients")
+    rest: Literal["memory", "disk"] = setting(
+        "memory", "where clients wait that sit out a round: memory, or disk (files in the run folder; the same bits)",
+        sites=False, changes="nothing")
     preset: Literal["paper"] | None = setting(
         None, "values for settings left open: paper (the FedAL paper's)", sites=False, changes="nothing", option=True)
     engine: Literal["threads", "ray"] = setting(
@@ -85,9 +99,12 @@ class Config(BaseModel):
     require: Literal["black-box", "outputs-only"] | None = setting(
         None, "reject methods that reveal more: black-box, outputs-only", sites=False, changes="nothing", option=True)
     data: str | None = setting(
-        None, "your own data: an .npz file with x and y", sites=False, changes="weights", option=True)
+        None, "your own data: a CSV, Parquet or .npz file, or a folder of images per class", sites=False,
+        changes="weights", option=True)
     public: str | None = setting(
-        None, "your own public inputs: an .npz file with x", sites=False, changes="weights", option=True)
+        None, "your own public inputs, in the same kinds of files", sites=False, changes="weights", option=True)
+    schema_file: str | None = setting(
+        None, "how your data become numbers, drafted by `fedal schema`", sites=False, changes="weights", option=True)
     data_in_python: bool = setting(
         False, "the data were passed to fedal.run in Python; `dataset` is the name they have there", sites=False,
         changes="weights")
@@ -107,20 +124,63 @@ class Config(BaseModel):
         0.0, "share of each client's own samples that it does not train on and is measured on", ge=0, lt=1,
         sites=False, changes="weights")
     batch_size: int = setting(32, "samples per private and per public batch", ge=2, sites=True, changes="weights")
-    optimizer: Literal["adam", "sgd"] = setting(
-        "adam", "optimizer of each client, kept over the whole run", sites=True, changes="weights")
+    optimizer: Optimizer = setting(
+        "adam", "optimizer of each client, kept over the whole run: adam, adamw (decoupled weight decay), sgd",
+        sites=True, changes="weights")
     lr: float = setting(1e-3, "step size eta_l of the clients", gt=0, sites=True, changes="weights")
+    schedule: Schedule = setting(
+        "constant", "how the clients' step size falls: constant, linear, cosine, exponential", sites=True,
+        changes="weights")
+    schedule_iterations: int | None = setting(
+        None, "iterations until the step size is lr x schedule_end; it stays there", ge=1, sites=True,
+        changes="weights")
+    schedule_end: float = setting(
+        0.01, "share of lr at the end of a schedule", gt=0, le=1, sites=True, changes="weights")
+    clip: float = setting(
+        0.0, "largest norm of a client's whole gradient w.r.t. its weights; 0: no clipping", ge=0, sites=True,
+        changes="weights")
+    class_weights: ClassWeights = setting(
+        "none", "weights of the classes in the loss on private data: none, balanced (n / (classes x n_k) of the "
+        "client's own labels), or one number per class", sites=True, changes="weights",
+        expected="none, balanced, or one number per class")
+    label_smoothing: float = setting(
+        0.0, "share of each private label that is spread over all classes", ge=0, lt=1, sites=True,
+        changes="weights")
     momentum: float = setting(0.0, "momentum of sgd", ge=0, lt=1, sites=True, changes="weights")
     weight_decay: float = setting(0.0, "weight decay of the clients' optimizers", ge=0, sites=True, changes="weights")
+    public_augment: Annotated[tuple[Change, ...], BeforeValidator(_split_names)] = setting(
+        (), "changes to public batches, the same at every party: shift, flip (images), mixup, noise",
+        sites=True, changes="weights", expected="shift, flip, mixup or noise, separated by commas")
+    public_clean: float = setting(
+        0.5, "public_augment: share of each public batch that stays as it is", ge=0, lt=1, sites=True,
+        changes="weights")
+    public_augment_start: int = setting(
+        0, "public_augment: first iteration with changed batches", ge=0, sites=True, changes="weights")
+    private_augment: Annotated[tuple[Change, ...], BeforeValidator(_split_names)] = setting(
+        (), "changes to private batches: shift, flip (images), noise", sites=True, changes="weights",
+        expected="shift, flip or noise, separated by commas")
+    keep_best: bool = setting(
+        False, "also keep each client's best model on its own_validation data; tables still show the final one",
+        sites=False, changes="record")
     eval_every: Annotated[int, Field(ge=1)] | Literal["auto"] = setting(
         "auto", "iterations between evaluations, rounded up to the end of a round; auto: about 20 in the run",
         sites=False, changes="record", expected="a number of iterations, or auto")
     eval_samples: int = setting(
         500, "test samples per evaluation during training (final rows use all)", ge=1, sites=False, changes="record")
+    eval_clients: Annotated[int, Field(ge=2)] | Literal["auto"] = setting(
+        "auto", "clients that are evaluated, drawn by the seed; auto: all, or with participation as many as take part "
+        "in a round, at least 20. Rows about a sample state the error of its mean", sites=False, changes="record",
+        expected="a number of clients from 2, or auto")
+    metrics: Annotated[
+        Literal["auto", "all"] | Annotated[tuple[str, ...], Field(min_length=1)], BeforeValidator(_split_metrics)
+    ] = setting(
+        "auto", "what is recorded of the models, the headline first: names of docs/metrics.md, all, or auto (accuracy; "
+        "where classes are very unequal PR-AUC, balanced accuracy and all others)", sites=False, changes="record",
+        expected="auto, all, or names of docs/metrics.md separated by commas")
     eval_after_local: bool = setting(
         True, "also evaluate between local training and transfer", sites=False, changes="record")
     instruments: Annotated[tuple[InstrumentName, ...], BeforeValidator(_split_names)] = setting(
-        (), "measured in every recorded round, see docs/theory.md: forgetting, zeta, gradients",
+        (), "measured in every recorded round, see docs/theory.md: forgetting, zeta, gradients, bottlenecks",
         sites=False, changes="nothing")
     checkpoint_every: int | Literal["auto"] = setting(
         "auto", "rounds between checkpoints; auto: saving takes under 2% of the time", sites=False, changes="nothing",
@@ -131,7 +191,7 @@ class Config(BaseModel):
         True, "use the channels-last memory format in convolutional networks", sites=True, changes="weights")
     fused: bool = setting(True, "use the fused optimizer kernel", sites=True, changes="weights")
     stacked: bool | Literal["auto"] = setting(
-        "auto", "train small networks of one architecture as one stack (auto: LeNet5); changes the last bits",
+        "auto", "train networks of one architecture as one (auto: MLPs and LeNet5); true may change the last bits",
         sites=False, changes="weights", expected="true, false or auto")
     precision: Literal["fp32", "fp64", "bf16"] = setting(
         "fp32", "number format of models, data and messages; bf16 applies to torch layers only, the rest is fp32",
@@ -152,6 +212,8 @@ class Config(BaseModel):
         problems = list(unknown.values())
         for key in unknown:  # removed, so that the other mistakes are reported too
             values.pop(key)
+        if client_data(values.get("clients")):
+            values.setdefault("dataset", OWN)
         known = type(self).model_fields
         defaults = {key: field.default for key, field in known.items()}
         values = with_preset(values, defaults)
@@ -162,7 +224,7 @@ class Config(BaseModel):
         except ValidationError as error:
             problems += explain(error, type(self), ClientConfig)
         else:
-            problems += _contradictions(self)
+            problems += contradictions(self)
         if problems:
             raise ConfigError("\n".join(problems))
 
@@ -188,13 +250,38 @@ class Config(BaseModel):
         each = [table for table in tables for _ in range(table.count)]
         width = max(2, len(str(len(each) - 1)))
         return tuple(
-            ClientConfig(name=table.name or f"client-{index:0{width}}", model=table.model)
+            table.model_copy(update={"name": table.name or f"client-{index:0{width}}", "count": 1})
             for index, table in enumerate(each)
         )
+
+    def local(self, client: str) -> LocalSettings:
+        """How a client trains: the settings of its table, else those of the run; a server has those of the run."""
+        return LocalSettings(**{**{name: getattr(self, name) for name in LOCAL}, **self.overridden.get(client, {})})
+
+    @cached_property
+    def overridden(self) -> dict[str, dict[str, Any]]:
+        if isinstance(self.clients, int):
+            return {}
+        return {str(table.name): found for table in self.client_tables if (found := table.overrides)}
 
     @cached_property
     def client_names(self) -> tuple[str, ...]:
         return tuple(str(table.name) for table in self.client_tables)
+
+    @property
+    def cohort_size(self) -> int:
+        """The number of clients that take part in each round."""
+        return cohort_size(self.participation, len(self.client_names))
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some clients sit out each round."""
+        return self.cohort_size < len(self.client_names)
+
+    @property
+    def evaluated_clients(self) -> int:
+        """The number of clients that are evaluated."""
+        return evaluated_clients(self.eval_clients, self.cohort_size, len(self.client_names))
 
     @property
     def attacker_table(self) -> dict[str, Attacker]:
@@ -214,9 +301,10 @@ class Config(BaseModel):
         return type(self)(**{**self.model_dump(exclude_none=True), **changes})
 
     def for_sites(self) -> dict[str, Any]:
-        """The settings sent to the sites of a deployment, as JSON."""
+        """The settings sent to the sites of a deployment, as JSON. A method is named, never the code that holds it."""
         told: dict[str, Any] = dict.fromkeys(sent_to_sites(type(self)), True)
-        return self.model_dump(mode="json", include={**told, "options": set(sent_to_sites(type(self.options)))})
+        told = self.model_dump(mode="json", include={**told, "options": set(sent_to_sites(type(self.options)))})
+        return told | {"method": self.method_object().name}
 
     def deciding(self) -> dict[str, Any]:
         """The settings without those that do not affect the result of a run."""
@@ -226,54 +314,3 @@ class Config(BaseModel):
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(exclude_none=True, mode="json"))
-
-
-def _contradictions(config: Config) -> list[str]:
-    """Contradictions between settings that are valid on their own."""
-    problems = []
-    method = config.method_object()
-    if config.iterations is not None and config.rounds is not None:
-        problems.append(
-            f"iterations = {config.iterations} and rounds = {config.rounds}: give one of them; "
-            f"iterations = rounds x tau, here tau = {config.tau}."
-        )
-    names = config.client_names
-    name, times = Counter(names).most_common(1)[0] if names else ("", 0)
-    if times > 1:
-        problems.append(f'clients: the name "{name}" is used {times} times; names must differ.')
-    if not names:
-        problems.append("clients: the list is empty; expected at least one client.")
-    elif len(names) < 2 and method.exchanges:
-        problems.append(
-            f"clients = {len(names)}: {method.name} exchanges outputs between clients and needs at least 2. "
-            "Add clients, or use method local."
-        )
-    problems += _attack_problems(config)
-    if config.engine == "ray" and config.instruments:
-        problems.append(f"instruments = {','.join(config.instruments)}: measured by engine = threads only.")
-    if config.ray_address is not None and config.engine != "ray":
-        problems.append(f"ray_address = {config.ray_address!r}: needs engine = ray.")
-    if isinstance(config.checkpoint_every, int) and config.checkpoint_every < 1:
-        problems.append(f"checkpoint_every = {config.checkpoint_every}: expected at least 1 round, or auto.")
-    if config.require and method.reveals & REQUIREMENTS[config.require]:
-        revealed = in_words(method.reveals & REQUIREMENTS[config.require])
-        allowed = [name for name in methods.names() if not methods.get(name).reveals & REQUIREMENTS[config.require]]
-        problems.append(
-            f"require = {config.require}: {method.name} sends {revealed}. Methods that do not: {', '.join(allowed)}."
-        )
-    return problems
-
-
-def _attack_problems(config: Config) -> list[str]:
-    if not config.attackers:
-        return []
-    other = [kind.__name__ for kind in config.method_object().up if not issubclass(kind, Outputs)]
-    if other:
-        return [
-            f"attackers: they forge outputs; {config.method} uploads {other[0]}. Use a method that sends outputs only."
-        ]
-    try:
-        attackers_of(config.attackers, config.client_names)
-    except ValueError as error:
-        return [f"attackers: {error}"]
-    return []

@@ -9,8 +9,11 @@ from __future__ import annotations
 from fedal.data.check import is_installed
 from fedal.data.custom import from_dataset, from_tensors, load_npz, load_public_npz
 from fedal.data.dataset import Dataset
+from fedal.data.drafting import draft_schema
 from fedal.data.folder import data_folder
 from fedal.data.loading import load
+from fedal.data.reading import read_data, read_public
+from fedal.data.schema import Schema, load_schema
 from fedal.data.source import Source
 from fedal.data.sources import SOURCES
 from fedal.data.sources import find as describe
@@ -18,16 +21,21 @@ from fedal.data.sources import find as describe
 __all__ = [
     "SOURCES",
     "Dataset",
+    "Schema",
     "Source",
     "data_folder",
     "describe",
+    "draft_schema",
     "from_dataset",
     "from_tensors",
     "is_installed",
     "load",
     "load_npz",
     "load_public_npz",
+    "load_schema",
     "names",
+    "read_data",
+    "read_public",
 ]
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import zipfile
-import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -17,7 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedal.data.dataset import Dataset, Floats, Ints, refuse_channels_last
+from fedal.data.npz import UNREADABLE, refuse_bad_npz
+from fedal.data.schema import Arrays, Schema
 from fedal.errors import DataError
+
+OPTIONAL = ("test_x", "test_y", "users", "n_classes", "layout")  # arrays of an .npz file
+PICKLED = "it holds Python objects, which are not read because reading them can run code"
 
 ArrayLike: TypeAlias = Any  # anything NumPy accepts, or a torch tensor
 
@@ -29,17 +34,29 @@ class Pairs(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-def load_npz(path: str | os.PathLike[str], *, name: str | None = None, n_classes: int | None = None) -> Dataset:
-    """A dataset from an `.npz` file with `x` and `y`; optional: `test_x`, `test_y`, `users`, `n_classes`, `layout`."""
+def load_npz(
+    path: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    n_classes: int | None = None,
+    schema: Schema | None = None,
+) -> Dataset:
+    """A dataset from an `.npz` file with `x` and `y`; optional: `test_x`, `test_y`, `users`, `n_classes`, `layout`.
+
+    With a schema of arrays, `y` may hold names of its classes.
+    """
     path = Path(path)
-    optional = ("test_x", "test_y", "users", "n_classes", "layout")
-    arrays: dict[str, Any] = _read_npz(path, required=("x", "y"), optional=optional)
+    arrays: dict[str, Any] = _read_npz(path, required=("x", "y"), optional=OPTIONAL)
     if "layout" in arrays:
         arrays["layout"] = str(arrays["layout"])
     if n_classes is None and "n_classes" in arrays:
         n_classes = int(_integers(arrays["n_classes"].reshape(-1)[:1], f"{path}, n_classes")[0])
     arrays["n_classes"] = n_classes
-    return from_tensors(**arrays, name=name or path.stem, provenance=f"custom file {path.name}", where=str(path))
+    if schema is not None:
+        arrays["layout"] = _fitted(arrays, schema, str(path)) or arrays.get("layout")
+        arrays["n_classes"], arrays["class_names"] = schema.n_classes, schema.classes
+    data = from_tensors(**arrays, name=name or path.stem, provenance=f"custom file {path.name}", where=str(path))
+    return data if schema is None else replace(data, schema=schema)
 
 
 def load_public_npz(path: str | os.PathLike[str]) -> Floats:
@@ -48,6 +65,11 @@ def load_public_npz(path: str | os.PathLike[str]) -> Floats:
     arrays = _read_npz(path, required=("x",), optional=("layout",))
     refuse_channels_last(arrays["x"].shape, str(arrays["layout"]) if "layout" in arrays else None, f"{path}, x")
     return _features(arrays["x"], f"{path}, x")
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays that fedal reads of an `.npz` file."""
+    return _read_npz(path, required=("x",), optional=("y", *OPTIONAL))
 
 
 def from_tensors(
@@ -127,6 +149,15 @@ def from_dataset(
     )
 
 
+def by_schema(
+    schema: Schema, name: str, train_x: Floats, test_x: Floats, y: Ints, held: NDArray[np.bool_], **more: Any
+) -> Dataset:
+    """The dataset of samples that a schema encoded; those that are `held` are for testing."""
+    return Dataset(
+        name, train_x, y[~held], test_x, y[held], schema.n_classes, class_names=schema.classes, schema=schema, **more
+    )
+
+
 def held_out_fifth(y: Ints) -> NDArray[np.bool_]:
     """True for every fifth sample of each class, in the order given; a class of fewer than 5 keeps all its samples."""
     held = np.zeros(len(y), np.bool_)
@@ -140,20 +171,44 @@ def _read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] =
     usage = f"Save it with: numpy.savez(path, {', '.join(f'{key}=...' for key in required)})"
     if path.is_dir():
         raise DataError(f"{path} is a folder; expected an .npz file. {usage}")
-    if path.exists() and not zipfile.is_zipfile(path):  # numpy would take any text for a pickle
+    if not path.exists():
+        raise DataError(f"{path}: the file does not exist.")
+    if path.is_file() and not zipfile.is_zipfile(path):  # numpy would take any text for a pickle
         raise DataError(f"{path}: not a complete .npz file of plain arrays (not a zip archive). {usage}")
     try:
+        refuse_bad_npz(path)
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             found = archive.files
             arrays = {key: archive[key] for key in (*required, *optional) if key in found}
-    except FileNotFoundError:
-        raise DataError(f"{path}: the file does not exist.") from None
-    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: not a complete .npz file of plain arrays ({error}). {usage}") from error
+    except UNREADABLE as error:
+        reason = PICKLED if "pickle" in str(error) else error
+        raise DataError(f"{path}: not a complete .npz file of plain arrays ({reason}). {usage}") from error
     for key in required:
         if key not in arrays:
             raise DataError(f"{path}: no array {key!r} (found: {', '.join(found) or 'none'}). {usage}")
     return arrays
+
+
+def _fitted(arrays: dict[str, Any], schema: Schema, where: str) -> str | None:
+    """Replaces names of classes by their numbers; returns the order of the axes. Raises DataError if x does not fit."""
+    shape = arrays["x"].shape[1:]
+    if not isinstance(schema.inputs, Arrays) or shape != schema.inputs.shape:
+        raise DataError(
+            f"{where}: arrays of shape {shape}; the schema describes {schema.inputs.kind} of shape "
+            f"{schema.sample_shape}."
+        )
+    numbers = {name: number for number, name in enumerate(schema.classes)}
+    for key in ("y", "test_y"):
+        if key in arrays and arrays[key].dtype.kind in "US":
+            names = arrays[key].astype(str)
+            unknown = [i for i, name in enumerate(names.reshape(-1)) if name not in numbers]
+            if unknown:
+                raise DataError(
+                    f"{where}, {key}, row {unknown[0] + 1}: {str(names.reshape(-1)[unknown[0]])!r} is not one of the "
+                    f"classes {', '.join(schema.classes[:20])}."
+                )
+            arrays[key] = np.array([numbers[name] for name in names.reshape(-1)], np.int64).reshape(names.shape)
+    return schema.inputs.order
 
 
 def _as_numpy(values: ArrayLike) -> NDArray[Any]:
@@ -181,6 +236,11 @@ def _features(values: ArrayLike, where: str) -> Floats:
 
 def _integers(values: ArrayLike, where: str) -> Ints:
     numbers = _as_numpy(values)
+    if numbers.dtype.kind in "USO":
+        raise DataError(
+            f"{where}: the values are texts or objects ({numbers.dtype}); expected integers. For names of classes, "
+            "draft a schema: fedal schema PUBLIC --classes no,yes"
+        )
     if numbers.dtype.kind not in "iu":
         raise DataError(f"{where}: the values are {numbers.dtype}; expected integers. Try: .astype('int64')")
     if numbers.ndim != 1:

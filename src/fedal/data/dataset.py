@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedal.data.schema import Schema
 from fedal.errors import DataError
 
 Floats = NDArray[np.float32]
@@ -27,6 +29,14 @@ class Arrays(NamedTuple):
     users: Ints | None = None
 
 
+class Owned(NamedTuple):
+    """An owner's part of a dataset: indices of its samples, and the columns of the schema that it does not have."""
+
+    train: Ints
+    test: Ints
+    lacking: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Labelled samples for training and testing, ready for a model.
@@ -34,6 +44,10 @@ class Dataset:
     `train_x`, `test_x`: float32, normalised, (n, C, H, W) for images or (n, ...) for custom data.
     `train_y`, `test_y`: int64 in 0..n_classes-1.  `users`: int64, the user that each training sample belongs to.
     `layout`: "chw" confirms (n, C, H, W) where the shape looks like (n, H, W, C).
+    `schema`: what the samples were encoded with, if it was used; it names the classes and the positive one.
+    `lacking`: columns of the schema that the owner does not have; its public inputs are imputed there too.
+    `notes`: what was decided while reading, one line each, for the user.
+    `owners`: client -> its part, if each client brought its own data; then nothing is partitioned.
     """
 
     name: str
@@ -47,6 +61,10 @@ class Dataset:
     provenance: str = ""
     verified: bool = False
     layout: str | None = None
+    schema: Schema | None = None
+    lacking: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    owners: Mapping[str, Owned] | None = None
 
     def __post_init__(self) -> None:
         self._check_split("train", self.train_x, self.train_y)
@@ -84,6 +102,15 @@ class Dataset:
     def sample_shape(self) -> tuple[int, ...]:
         """The shape of one sample, for example (1, 28, 28)."""
         return tuple(self.train_x.shape[1:])
+
+    @property
+    def positive(self) -> int | None:
+        """Of two classes, the one that precision, recall and curves are about, if a schema names it."""
+        return None if self.schema is None else self.schema.positive_index
+
+    def lacking_of(self, client: str) -> tuple[str, ...]:
+        """The columns of the schema that a client does not have."""
+        return self.lacking if self.owners is None else self.owners[client].lacking
 
     def __repr__(self) -> str:
         return (

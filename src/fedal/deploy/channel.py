@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable
 
 import grpc
@@ -10,7 +11,10 @@ import grpc
 from fedal.deploy import TLS_1_3_ONLY
 from fedal.deploy import fedal_pb2 as pb
 from fedal.deploy.pki.authority import Invitation, Pems
+from fedal.deploy.pki.pinning import trusted_certificates
+from fedal.deploy.refusals import Refused
 from fedal.errors import ConfigError
+from fedal.printable import printable
 
 PROTOCOL_MAJOR, PROTOCOL_MINOR = 1, 0
 SERVICE = "fedal.v1.Federation"
@@ -55,7 +59,10 @@ def server_credentials(first: Pems, renewed: Callable[[], Pems | None] = lambda:
 
 
 def open_channel(address: str, invitation: Invitation | None, largest: int = CHUNK_BYTES * 2) -> grpc.Channel:
-    """A channel to the server. Without an invitation it is plain text, allowed on loopback only."""
+    """A channel to the server. Without an invitation it is plain text, allowed on loopback only.
+
+    Raises Refused if the site holds a list that revokes the server's certificate.
+    """
     options = [("grpc.max_receive_message_length", largest), ("grpc.max_send_message_length", largest), *KEEPALIVE]
     options += [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2000)]
     options += [("grpc.use_local_subchannel_pool", 1)]
@@ -63,14 +70,21 @@ def open_channel(address: str, invitation: Invitation | None, largest: int = CHU
         refuse_remote_plain_text(address)
         return grpc.insecure_channel(address, options)
     pems = invitation.pems()
-    credentials = grpc.ssl_channel_credentials(pems.authority, pems.key, pems.certificate)
+    trusted = trusted_certificates(address, invitation, pems.authority)
+    credentials = grpc.ssl_channel_credentials(trusted, pems.key, pems.certificate)
     return grpc.secure_channel(address, credentials, options)
 
 
 def reason_of(error: grpc.RpcError) -> str:
-    """gRPC's reason for a failed call."""
+    """gRPC's reason for a failed call; the other side may have written it."""
     details = getattr(error, "details", None)
-    return str(details() if callable(details) else error)
+    return printable(str(details() if callable(details) else error))
+
+
+def refusal_of(error: grpc.RpcError) -> Refused | None:
+    """The refusal with which the server ended a call at its first byte; None if the call failed for another reason."""
+    found = re.fullmatch(r"(FEDAL-E\d{3}): (.{1,1000})", reason_of(error), re.DOTALL)
+    return Refused(*found.groups()) if found else None
 
 
 def ask_status(channel: grpc.Channel, timeout_s: float) -> pb.StatusReply:

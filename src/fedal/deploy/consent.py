@@ -40,8 +40,3 @@ def refuse_unallowed(method: Method, allowed: Leak) -> None:
             f"the server runs {method.name}, which reveals {in_words(excess)}; this site does not allow that. "
             f"Nothing was sent. If its operator agrees, join again with --allow {words}.",
         )
-
-
-def consent_text(method: Method) -> str:
-    """One clause for the operator: what may leave the site."""
-    return f"may leave this site: {in_words(method.reveals)}"

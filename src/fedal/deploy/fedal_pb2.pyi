@@ -90,7 +90,7 @@ class Hello(_message.Message):
     def __init__(self, protocol_major: _Optional[int] = ..., protocol_minor: _Optional[int] = ..., federation: _Optional[str] = ..., site: _Optional[str] = ..., run: _Optional[str] = ..., rounds_held: _Optional[_Iterable[int]] = ..., incarnation: _Optional[int] = ..., round: _Optional[int] = ..., restart: _Optional[bool] = ..., session: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol_minor", "run", "settings", "dataset", "input_shape", "n_classes", "public_samples", "public_sha256", "total_rounds", "feature_width", "behind")
+    __slots__ = ("protocol_minor", "run", "settings", "dataset", "input_shape", "n_classes", "public_samples", "public_sha256", "total_rounds", "feature_width", "schema_sha256", "behind")
     PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class Welcome(_message.Message):
     PUBLIC_SHA256_FIELD_NUMBER: _ClassVar[int]
     TOTAL_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     FEATURE_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_SHA256_FIELD_NUMBER: _ClassVar[int]
     BEHIND_FIELD_NUMBER: _ClassVar[int]
     protocol_minor: int
     run: str
@@ -112,8 +113,9 @@ class Welcome(_message.Message):
     public_sha256: str
     total_rounds: int
     feature_width: int
+    schema_sha256: str
     behind: bool
-    def __init__(self, protocol_minor: _Optional[int] = ..., run: _Optional[str] = ..., settings: _Optional[str] = ..., dataset: _Optional[str] = ..., input_shape: _Optional[_Iterable[int]] = ..., n_classes: _Optional[int] = ..., public_samples: _Optional[int] = ..., public_sha256: _Optional[str] = ..., total_rounds: _Optional[int] = ..., feature_width: _Optional[int] = ..., behind: _Optional[bool] = ...) -> None: ...
+    def __init__(self, protocol_minor: _Optional[int] = ..., run: _Optional[str] = ..., settings: _Optional[str] = ..., dataset: _Optional[str] = ..., input_shape: _Optional[_Iterable[int]] = ..., n_classes: _Optional[int] = ..., public_samples: _Optional[int] = ..., public_sha256: _Optional[str] = ..., total_rounds: _Optional[int] = ..., feature_width: _Optional[int] = ..., schema_sha256: _Optional[str] = ..., behind: _Optional[bool] = ...) -> None: ...
 
 class Begin(_message.Message):
     __slots__ = ("incarnation", "round", "restore", "save", "report")
@@ -217,20 +219,34 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("federation", "incarnation", "round", "total_rounds", "state", "sites")
+    __slots__ = ("federation", "incarnation", "round", "total_rounds", "state", "sites", "connected", "roster", "outsiders")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     TOTAL_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SITES_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
+    OUTSIDERS_FIELD_NUMBER: _ClassVar[int]
     federation: str
     incarnation: int
     round: int
     total_rounds: int
     state: str
     sites: _containers.RepeatedCompositeFieldContainer[SiteStatus]
-    def __init__(self, federation: _Optional[str] = ..., incarnation: _Optional[int] = ..., round: _Optional[int] = ..., total_rounds: _Optional[int] = ..., state: _Optional[str] = ..., sites: _Optional[_Iterable[_Union[SiteStatus, _Mapping]]] = ...) -> None: ...
+    connected: int
+    roster: int
+    outsiders: _containers.RepeatedCompositeFieldContainer[Outsider]
+    def __init__(self, federation: _Optional[str] = ..., incarnation: _Optional[int] = ..., round: _Optional[int] = ..., total_rounds: _Optional[int] = ..., state: _Optional[str] = ..., sites: _Optional[_Iterable[_Union[SiteStatus, _Mapping]]] = ..., connected: _Optional[int] = ..., roster: _Optional[int] = ..., outsiders: _Optional[_Iterable[_Union[Outsider, _Mapping]]] = ...) -> None: ...
+
+class Outsider(_message.Message):
+    __slots__ = ("name", "refused")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    refused: int
+    def __init__(self, name: _Optional[str] = ..., refused: _Optional[int] = ...) -> None: ...
 
 class SiteStatus(_message.Message):
     __slots__ = ("site", "connected", "answer_ms", "up_bytes", "down_bytes", "refused", "strikes", "quarantined")

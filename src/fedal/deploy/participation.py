@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedal.durable import RecordFile
-from fedal.errors import CheckpointError
 from fedal.records.folder import RunFolder
 
 
@@ -18,11 +17,10 @@ class Participation:
     """The file of one server. It is truncated to the checkpoint's length on recovery, as the record is."""
 
     def __init__(self, folder: RunFolder, length: int, log: Callable[..., None]) -> None:
-        try:
-            self._file = RecordFile(folder.participation, length)
-        except CheckpointError as error:  # needed for a replay only
-            log("warning", text=f"{error} The run cannot be replayed.")
-            self._file = RecordFile(folder.participation)
+        def lost(text: str) -> None:  # needed for a replay only
+            log("warning", text=f"{text} The run cannot be replayed.")
+
+        self._file = RecordFile(folder.participation, length, lost)
 
     def completed(self, t: int, missed: Mapping[str, int]) -> None:
         if missed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from fedal.errors import FedalError
+from fedal.printable import printable
 
 
 class Code(enum.StrEnum):
@@ -39,14 +40,19 @@ class Code(enum.StrEnum):
     NAMES_CODE = "FEDAL-E131"
     SETTINGS = "FEDAL-E132"
     NOT_ALLOWED = "FEDAL-E133"
+    CONTRACT = "FEDAL-E134"
     COHORT_TOO_SMALL = "FEDAL-E140"
     UNREACHABLE = "FEDAL-E142"
     QUARANTINED = "FEDAL-E143"
+    BUSY = "FEDAL-E144"
+    NOT_FINISHED = "FEDAL-E145"
+    UNTRAINED = "FEDAL-E146"
 
 
 class Refused(FedalError):
-    """A message or a site was rejected, and it changed nothing."""
+    """A message or a site was rejected, and it changed nothing. The text may quote the other side."""
 
     def __init__(self, code: str, text: str) -> None:
+        code, text = printable(code), printable(text)
         super().__init__(f"{code}: {text}")
         self.code, self.text = code, text

@@ -9,6 +9,7 @@ With policy `continue`, a site that missed a deadline must answer a probe before
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +27,13 @@ Key = tuple[int, int, int]
 
 PARTS = {Code.WRONG_INCARNATION: "incarnation", Code.WRONG_ROUND: "round", Code.WRONG_EXCHANGE: "exchange"}
 """The code for each part of a key that differs."""
+
+MOST_UNASKED = 16
+"""Messages of a stream between two answers. An honest site says Alive or Leaving once, and repeats an answer only if
+the server repeats its request.
+"""
+
+METRIC = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 Validate = Callable[[str, pb.Upload], Message]
 
@@ -70,12 +78,13 @@ class Seat:
         self._taken: Key | None = None  # the key of the answer accepted last
         self._answer: Answer | None = None
         self._lost = ""
+        self._unasked = 0  # messages of this stream since the last answer
         self._must_save = False
+        self._held: set[int] | None = None  # the rounds that the site can return to; None: it starts anywhere
         self.left = False
         self._on_probe = False
         self._asked_at = 0.0
         self.answer_ms = 0.0
-        self.refused = 0
 
     @property
     def connected(self) -> bool:
@@ -85,6 +94,11 @@ class Seat:
     def ready(self) -> bool:
         """Whether the site can be asked to take part in the next round."""
         return self._link is not None and not self._on_probe
+
+    def holds(self, rounds: int) -> bool:
+        """Whether the site has said that it can return to its state after `rounds` rounds."""
+        with self._lock:
+            return self._held is None or rounds in self._held
 
     @property
     def waited_s(self) -> float:
@@ -106,7 +120,8 @@ class Seat:
         with self._lock:
             if self._link is not None:
                 self._link.close()
-            self._link, self._session, self.left = link, hello.session, False
+            self._link, self._session, self.left, self._unasked = link, hello.session, False, 0
+            self._held = None if hello.restart or welcome.behind else set(hello.rounds_held) or {0}
             link.send(pb.FromServer(welcome=welcome))
             if self._on_probe:
                 link.send(pb.FromServer(probe=pb.Probe()))
@@ -126,15 +141,13 @@ class Seat:
     def take(self, message: pb.FromSite, link: Link) -> None:
         """Delivers an answer. Raises Refused, and changes nothing, if the message was not requested."""
         kind = message.WhichOneof("body")
-        if kind == "leaving":
+        if kind in ("leaving", "alive"):
             with self._lock:
-                self.left = self.left or link is self._link
-                self._changed.notify_all()
-            return
-        if kind == "alive":
-            with self._lock:
-                self._on_probe = self._on_probe and link is not self._link
-                self._changed.notify_all()
+                if link is self._link:
+                    self._refuse_flood()
+                    self.left = self.left or kind == "leaving"
+                    self._on_probe = self._on_probe and kind != "alive"
+                    self._changed.notify_all()
             return
         if kind not in ("upload", "done"):
             raise Refused(Code.UNEXPECTED, f"unexpected message {kind}; expected an upload or the end of the round.")
@@ -144,6 +157,7 @@ class Seat:
             if link is not self._link:  # a stream that lost the seat: ignore its messages
                 return
             if key == self._taken:  # a repeated answer is not applied again; the reply is resent
+                self._refuse_flood()
                 if self._asked is not None and self._awaits != key and self._link is not None:
                     self._link.send(self._asked)
                     self._link.flush()
@@ -158,14 +172,15 @@ class Seat:
                 answer = Answer(self._validate(self.site, body), body.batch or None)
             else:
                 answer = Answer(done=self._checked_done(body))
-            self._answer, self._taken = answer, key
+            if answer.done is not None and answer.done.saved and self._held is not None:
+                self._held.add(key[1] + 1)
+            self._answer, self._taken, self._unasked = answer, key, 0
             self.answer_ms = (time.monotonic() - self._asked_at) * 1e3
             self._changed.notify_all()
 
     def refuse(self, reason: str, link: Link) -> None:
-        """Counts a refused message of this site, and ends its part in the round."""
+        """Ends the site's part in the round."""
         with self._lock:
-            self.refused += 1
             if link is self._link and self._awaits is not None:
                 self._lost = reason
                 self._changed.notify_all()
@@ -181,6 +196,8 @@ class Seat:
                 self._must_save = request.begin.save
                 if request.begin.restore or self._policy == "continue":  # a restarted process can answer too
                     self._lost = ""
+                if request.begin.restore and self._held is None:
+                    self._held = {request.begin.round}
             is_over = awaits is not None and self._lost != ""  # the round of a lost site ends before it begins
             if self._link is not None and not is_over:
                 self._link.send(request)
@@ -203,7 +220,6 @@ class Seat:
     def expel(self, refused: Refused) -> None:
         """Ends the site's stream with a refusal."""
         with self._lock:
-            self.refused += 1
             if self._link is not None:
                 self._link.refuse(refused)
                 self._link = None
@@ -231,11 +247,19 @@ class Seat:
             return True
         if self._lost:  # the loop has given up on the answer, or is about to
             return False
-        if kind == "begin" and (self._asked.begin.restore or self._policy == "continue"):
+        if kind == "begin" and self._asked.begin.restore:
+            return self.holds(self._asked.begin.round)
+        if kind == "begin" and self._policy == "continue":
             return True
         if self._awaits is None or hello.incarnation != self._awaits[0]:
             return False
         return hello.round == self._awaits[1] or (kind == "begin" and hello.round + 1 == self._awaits[1])
+
+    def _refuse_flood(self) -> None:
+        """Counts a message that answers no request."""
+        self._unasked += 1
+        if self._unasked > MOST_UNASKED:
+            raise Refused(Code.UNEXPECTED, f"more than {MOST_UNASKED} messages that answer no request.")
 
     def _refuse_unexpected(self, key: Key) -> None:
         if self._awaits is None:
@@ -247,6 +271,9 @@ class Seat:
     def _checked_done(self, done: pb.Done) -> pb.Done:
         if self._must_save and not done.saved:
             raise Refused(Code.NOT_SAVED, "the round ended without the requested save.")
-        if len(done.metrics) > 32 or not all(0 <= value <= 1 for value in done.metrics.values()):
-            raise Refused(Code.WRONG_METRICS, "invalid metrics; expected at most 32 numbers between 0 and 1.")
+        fine = all(0 <= value <= 1 and METRIC.fullmatch(name) for name, value in done.metrics.items())
+        if len(done.metrics) > 32 or not fine:
+            raise Refused(
+                Code.WRONG_METRICS, "invalid metrics; expected at most 32 numbers between 0 and 1 with short names."
+            )
         return done

@@ -1,28 +1,26 @@
 """The network side of the server: one stream per site, in a thread with its own event loop.
 
-The server admits a stream if its certificate names a site of the roster and its first message agrees. It checks every
-message before it changes anything. A refused message ends its stream with a typed code.
+`admission` decides about a call before any of it is read. A stream's first message must name the site of its
+certificate. The server checks every message before it changes anything. A refused message ends its stream with a code.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from fedal.deploy import fedal_pb2 as pb
+from fedal.deploy.admission import QUOTA, Admission, Caller
 from fedal.deploy.callbacks import Callbacks
 from fedal.deploy.channel import CHUNK_BYTES, KEEPALIVE, PROTOCOL_MAJOR, SERVICE, refuse_remote_plain_text
-from fedal.deploy.pki.authority import OPERATOR, identity_uri
-from fedal.deploy.pki.identity import ServerIdentity, serial_of
+from fedal.deploy.pki.identity import ServerIdentity
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.seats import Seat
 from fedal.errors import ConfigError
@@ -53,8 +51,8 @@ class _Outbox:
 class _Stream:
     """The sending half of one stream."""
 
-    def __init__(self, outbox: _Outbox) -> None:
-        self._outbox = outbox
+    def __init__(self, outbox: _Outbox, caller: Caller) -> None:
+        self._outbox, self.caller = outbox, caller
         self._delivered: deque[pb.FromServer | None] = deque()
         self._delivery: asyncio.Future[None] | None = None  # awaited while the queue is empty
 
@@ -95,6 +93,9 @@ class GrpcServer:
             refuse_remote_plain_text(address)
         self._callbacks, self._address, self._identity, self._largest = callbacks, address, identity, largest
         self._federation = callbacks.plan.deployment.federation
+        self._admission = Admission(self._federation, callbacks.seats, identity, callbacks.refusals)
+        self._holders: dict[str, Caller] = {}  # who took each seat last
+        self._readers: set[asyncio.Future[None]] = set()
         self._server: Any = None
         self.port = 0
 
@@ -110,8 +111,7 @@ class GrpcServer:
             raise ConfigError(f"cannot listen on {self._address}: {error}. Is the port in use?") from None
 
     def close(self) -> None:
-        if self.port:
-            asyncio.run_coroutine_threadsafe(self._server.stop(0.5), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -123,23 +123,20 @@ class GrpcServer:
     async def _open(self) -> None:
         options = [
             ("grpc.max_receive_message_length", self._largest),
-            ("grpc.max_concurrent_streams", 4),
+            ("grpc.max_concurrent_streams", QUOTA),
+            ("grpc.max_connection_idle_ms", 60_000),  # without any call; a site always has one
             ("grpc.so_reuseport", 0),
             ("grpc.server_handshake_timeout_ms", int(HELLO_S * 1000)),
             ("grpc.compression_enabled_algorithms_bitset", 1),  # no compression: a small message cannot expand
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             *KEEPALIVE,
         ]
-        limit = 4 * len(self._callbacks.seats) + 8
-        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limit)
+        self._server = grpc.aio.server(options=options)
+        # As streams, also where the client sends one request: gRPC then calls us before it has read any of it.
         handlers = {
             "Join": grpc.stream_stream_rpc_method_handler(self._join, None, pb.FromServer.SerializeToString),
-            "PublicSet": grpc.unary_stream_rpc_method_handler(
-                self._public_set, pb.PublicSetRequest.FromString, pb.Chunk.SerializeToString
-            ),
-            "Status": grpc.unary_unary_rpc_method_handler(
-                self._status, pb.StatusRequest.FromString, pb.StatusReply.SerializeToString
-            ),
+            "PublicSet": grpc.stream_stream_rpc_method_handler(self._public_set, None, pb.Chunk.SerializeToString),
+            "Status": grpc.stream_stream_rpc_method_handler(self._status, None, pb.StatusReply.SerializeToString),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         if self._identity is None:
@@ -148,28 +145,40 @@ class GrpcServer:
             self.port = self._server.add_secure_port(self._address, self._identity.credentials())
         await self._server.start()
 
-    async def _join(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[pb.FromServer]:
-        stream = _Stream(self._outbox)
-        reader = asyncio.ensure_future(self._read(requests, context, stream))
-        try:
-            while (message := await stream.next()) is not None:
-                yield message
-        finally:
+    async def _stop(self) -> None:
+        """Stops the server and waits for all readers: one that is left would need the loop after it is closed."""
+        if self.port:
+            await self._server.stop(0.5)
+        for reader in (readers := list(self._readers)):
             reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
 
-    async def _read(self, requests: AsyncIterator[bytes], context: Any, stream: _Stream) -> None:
+    async def _join(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        async with self._admission.admitted(context, sites_only=True) as caller:
+            stream = _Stream(self._outbox, caller)
+            reader = asyncio.ensure_future(self._read(requests, stream))
+            self._readers.add(reader)
+            reader.add_done_callback(self._readers.discard)
+            try:
+                with suppress(grpc.aio.BaseError):  # the caller is gone; gRPC would print a traceback
+                    while (message := await stream.next()) is not None:
+                        await context.write(message)
+            finally:
+                reader.cancel()
+
+    async def _read(self, requests: AsyncIterator[bytes], stream: _Stream) -> None:
         seat: Seat | None = None
         try:
             first = _parsed(await asyncio.wait_for(anext(aiter(requests)), HELLO_S))
-            refuse_revoked = self._revocation(context)
-            seat = self._admit(first, context)
+            seat = self._seat_for(first, stream.caller)
             seat.connect(stream, first.hello, self._callbacks.welcome(seat.site))
-            self._callbacks.log("joined", site=seat.site)
+            self._holders[seat.site] = stream.caller
+            self._callbacks.refusals.limited("joined", seat.site)
             async for message in requests:
-                refuse_revoked()
+                stream.caller.refuse_revoked()
                 seat.take(_parsed(message), stream)
         except Refused as refused:
-            self._callbacks.log("refused", site=seat.site if seat else "", code=refused.code, text=refused.text)
+            self._callbacks.refusals.add(seat.site if seat else stream.caller.name or "", refused)
             stream.refuse(refused)
             if seat is not None:
                 self._callbacks.strike(seat.site, refused)
@@ -180,9 +189,9 @@ class GrpcServer:
             stream.close()
             if seat is not None:
                 seat.disconnect(stream)
-                self._callbacks.log("disconnected", site=seat.site)
+                self._callbacks.refusals.limited("disconnected", seat.site)
 
-    def _admit(self, first: pb.FromSite, context: Any) -> Seat:
+    def _seat_for(self, first: pb.FromSite, caller: Caller) -> Seat:
         if first.WhichOneof("body") != "hello":
             raise Refused(Code.UNEXPECTED, "the first message of a stream must be Hello.")
         hello = first.hello
@@ -193,54 +202,28 @@ class GrpcServer:
             )
         if hello.federation != self._federation:
             raise Refused(Code.WRONG_FEDERATION, f"this is federation {self._federation}.")
-        site = self._caller(context, hello.site)
-        if site not in self._callbacks.seats:
+        if caller.name is None and hello.site not in self._callbacks.seats:
             raise Refused(Code.NOT_IN_ROSTER, "this site is not in the roster of the federation.")
-        if hello.site != site:
-            raise Refused(Code.WRONG_IDENTITY, f"the certificate is for {site}; the message names another site.")
-        seat = self._callbacks.seats[site]
+        if caller.name not in (None, hello.site):
+            raise Refused(Code.WRONG_IDENTITY, f"the certificate is for {caller.name}; the message names another site.")
+        seat = self._callbacks.seats[hello.site]
+        if (holder := self._holders.get(seat.site)) is not None and holder.is_revoked:
+            seat.expel(Refused(Code.REVOKED, "the operator has revoked this certificate."))
         seat.refuse_second(hello.session)
         self._callbacks.admit(hello)
         return seat
 
-    def _revocation(self, context: Any) -> Callable[[], None]:
-        """Returns a check that raises Refused once the caller's certificate is revoked."""
-        if self._identity is None:
-            return lambda: None
-        (certificate,) = context.auth_context()["x509_pem_cert"]
-        return partial(self._identity.refuse_revoked, serial_of(certificate))
+    async def _public_set(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        async with self._admission.admitted(context) as caller:
+            raw = self._callbacks.plan.public_bytes
+            with suppress(grpc.aio.BaseError):
+                for start in range(0, len(raw), CHUNK_BYTES):
+                    caller.refuse_revoked()
+                    await context.write(pb.Chunk(data=bytes(raw[start : start + CHUNK_BYTES])))
 
-    def _caller(self, context: Any, claimed: str) -> str:
-        """The site that the certificate names; the claimed site on plain-text loopback."""
-        if self._identity is None:
-            return claimed
-        self._revocation(context)()
-        prefix = identity_uri(self._federation, "")
-        names = [
-            name.decode(errors="replace") for name in context.auth_context().get("x509_subject_alternative_name", [])
-        ]
-        ours = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-        if len(ours) != 1 or not re.fullmatch(r"[a-z0-9-]{1,63}", ours[0]):
-            raise Refused(Code.WRONG_IDENTITY, "the certificate names no site of this federation.")
-        return str(ours[0])
-
-    async def _public_set(self, request: pb.PublicSetRequest, context: Any) -> AsyncIterator[pb.Chunk]:
-        await self._abort_strangers(context)
-        raw = np.ascontiguousarray(self._callbacks.plan.public_x).tobytes()
-        for start in range(0, len(raw), CHUNK_BYTES):
-            yield pb.Chunk(data=raw[start : start + CHUNK_BYTES])
-
-    async def _status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:
-        await self._abort_strangers(context)
-        return self._callbacks.status()
-
-    async def _abort_strangers(self, context: Any) -> None:
-        try:
-            site = self._caller(context, OPERATOR)
-        except Refused as refused:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refused))
-        if site != OPERATOR and site not in self._callbacks.seats:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{Code.NOT_IN_ROSTER}: not in the roster.")
+    async def _status(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        async with self._admission.admitted(context) as caller:
+            await context.write(self._callbacks.status(None if caller.is_operator else caller.name))
 
 
 def _parsed(raw: bytes) -> pb.FromSite:

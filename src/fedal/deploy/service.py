@@ -21,7 +21,7 @@ import torch
 
 from fedal.data.streams import Samples
 from fedal.deploy import fedal_pb2 as pb
-from fedal.deploy.callbacks import Callbacks
+from fedal.deploy.callbacks import Callbacks, quarantine, state_lost
 from fedal.deploy.channel import CONTROL_BYTES
 from fedal.deploy.codec import Reader, largest_message
 from fedal.deploy.containment import Containment
@@ -29,6 +29,7 @@ from fedal.deploy.journal import Journal
 from fedal.deploy.pki.identity import ServerIdentity
 from fedal.deploy.plan import ServerPlan
 from fedal.deploy.player import Due, InTurn, ReadWire, SitePlayer, upload_check
+from fedal.deploy.refusal_log import RefusalLog
 from fedal.deploy.refusals import Code, Refused
 from fedal.deploy.seats import RoundLost, Seat
 from fedal.deploy.server import GrpcServer
@@ -100,24 +101,27 @@ class Service:
         )
         self.journal = Journal(plan, self._federation, log)
         self.folder = self.journal.folder
-        self.callbacks = Callbacks(plan, width, self.seats, self.wire, self.journal, self.strikes, log)
+        self.callbacks = Callbacks(plan, width, self.seats, self.wire, self.journal, self.strikes, RefusalLog(log), log)
         identity = None if insecure else ServerIdentity(Path(deployment.certificates), log)
         largest = largest_message(method.up, sizes, deployment.max_message_bytes)
         self.grpc_server = GrpcServer(self.callbacks, deployment.listen, identity, max(largest, CONTROL_BYTES))
 
     def run(self) -> None:
         """Serves until the last round is committed and every site has saved its model."""
-        self.folder.create()
+        self.folder.create(private=True)
+        if warning := self.folder.open_to_others:
+            self._log("warning", text=warning)
         with self.folder.locked():
             if self.folder.summary.exists():
                 self._log("complete", folder=str(self.folder.path))
                 return
             try:
-                self.strikes.open()
+                self.strikes.open(begun=self.journal.keeps_strikes)
                 self.journal.open()
                 self.grpc_server.open()
-                run, sha256 = self.journal.run, self.callbacks.plan.public_sha256
-                self._log("listening", port=self.grpc_server.port, run=run, public_sha256=sha256)
+                run, plan = self.journal.run, self.callbacks.plan
+                named = {"public_sha256": plan.public_sha256, "contract": plan.contract.name}
+                self._log("listening", port=self.grpc_server.port, run=run, **named)
                 try:
                     self._run_rounds()
                 finally:
@@ -130,6 +134,8 @@ class Service:
         restore = waits
         while self.journal.rounds < self._config.total_rounds:
             self._gather()
+            if restore and not self._agree():
+                continue
             try:
                 self._run_round(restore)
                 restore = False
@@ -153,7 +159,7 @@ class Service:
             player.next_round = pb.Begin(
                 incarnation=self.journal.incarnation, round=t, restore=restore, save=save, report=report
             )  # fmt: skip
-        self.callbacks.state = "training"
+        self.callbacks.state, self.callbacks.missing = "training", ()
         present = self._run_exchanges(t)
         self.journal.rounds = t + 1
         if report:
@@ -213,7 +219,7 @@ class Service:
                 f"the round are in {path}."
             ) from error
         refused = Refused(Code.CONTENT, f"the server cannot use this upload ({error})")
-        self._log("refused", site=site, code=refused.code, text=refused.text)
+        self.callbacks.refusals.add(site, refused)
         self.strikes.refused(site, str(refused))
         self.strikes.sits_out(site)
         self.seats[site].expel(refused)
@@ -243,9 +249,33 @@ class Service:
             if self._should_stop():
                 raise Stopped(f"stopped after round {rounds}. Rerun the same `fedal serve` to resume.")
             if not logged:
-                self.callbacks.state, logged = f"waiting for {', '.join(missing)}", True
+                logged = True
                 self._log("waiting", missing=missing)
+            self.callbacks.state, self.callbacks.missing = "waiting", missing
             self.seats[missing[0]].wait_until(lambda seat: seat.ready, TICK_S)
+
+    def _agree(self) -> bool:
+        """Goes back to the newest committed round that all can verify. Returns whether there is one.
+
+        A site that cannot verify the newest one gets a strike, as for an absence: it costs the others some rounds.
+        """
+        seats = {name: seat for name, seat in self.seats.items() if not self._is_out(name)}
+        newest, held = self.journal.committed, self.journal.held
+        lacking = [name for name, seat in seats.items() if not seat.holds(newest)]
+        common = [rounds for rounds in held if all(seat.holds(rounds) for seat in seats.values())]
+        expelled = False
+        for name in lacking:
+            self.strikes.absent(name, f"it cannot verify its state after round {newest}.")
+            if not common or self.strikes.is_quarantined(name):
+                own = [rounds for rounds in held if seats[name].holds(rounds)]
+                seats[name].expel(state_lost(own, [newest]) if not common else quarantine(self.strikes, name))
+                expelled = True
+        if expelled:
+            return False
+        if lacking:
+            self._log("going back", to=common[0], because_of=lacking)
+            self.journal.return_to(common[0])
+        return True
 
     def _refuse_too_many_quarantined(self) -> None:
         quarantined = self.strikes.quarantined()
@@ -269,7 +299,7 @@ class Service:
 
     def _finish(self) -> None:
         """Announces the end of the run to all sites, and waits until each has saved its model."""
-        self.callbacks.state, total = "finished", self._config.total_rounds
+        self.callbacks.state, self.callbacks.missing, total = "finished", (), self._config.total_rounds
         message = pb.FromServer(finished=pb.Finished(rounds=total))
         for seat in self.seats.values():
             seat.ask(message, None)

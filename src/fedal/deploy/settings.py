@@ -54,5 +54,5 @@ def load_federation(path: Path) -> tuple[Config, Deployment]:
             "clients, the mean reveals the other's outputs."
         )
     if deployment.n_classes is not None and config.public is None:
-        raise ConfigError(f"{path}: deployment.n_classes needs `public`, the .npz file of the public set.")
+        raise ConfigError(f"{path}: deployment.n_classes needs `public`, the file of the public set.")
     return config, deployment

@@ -40,9 +40,16 @@ class Strikes:
         self._sites = {site: _Site() for site in sites}
         self._lock = threading.RLock()
 
-    def open(self) -> None:
-        """Reads the strikes of an earlier process; a lost or damaged file forgives them."""
+    def open(self, *, begun: bool) -> None:
+        """Reads the strikes of an earlier process, or begins the file of a new run.
+
+        A run that has `begun` must have it: a lost or damaged file would let all sites out of quarantine.
+        """
+        advice = f"Restore it from a backup. To forgive all sites instead: echo '{{}}' > {self._path}"
         if not self._path.exists():
+            if begun:
+                raise CheckpointError(f"{self._path} is missing: who has strikes, or is in quarantine? {advice}")
+            write_json(self._path, {})
             return
         now = time.monotonic()
         try:
@@ -56,8 +63,8 @@ class Strikes:
                     for site in self._sites.keys() & found.keys()
                 },
             )  # fmt: skip
-        except (CheckpointError, AttributeError) as error:  # a list has no keys
-            self._log("warning", text=f"{error} All strikes are forgotten.")
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} {advice}") from None
 
     def refused(self, site: str, reason: str) -> None:
         """Counts refused content."""

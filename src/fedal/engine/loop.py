@@ -6,9 +6,10 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from fedal.engine.player import MissedExchange, Player, PlayerUploads
+from fedal.engine.player import LocalPlayer, MissedExchange, Player, PlayerUploads, StackPlayer
 from fedal.errors import FedalError, OutOfStepError, RunError
 from fedal.messages import Message
 from fedal.methods.server import Replies, ServerLogic, ServerRound, Uploads
@@ -16,7 +17,7 @@ from fedal.user_code import one_line
 from fedal.wire import Wire
 
 IsAbsent = Callable[[str, int], bool]
-"""Whether a client misses an exchange of a round."""
+"""Whether a client misses an exchange of a round. One that misses exchange 0 does not begin the round."""
 
 Forge = Callable[[int, int, Mapping[str, object]], Mapping[str, object]]
 """Round, exchange and what the clients send -> what they send after all: attackers of a simulation lie."""
@@ -57,6 +58,12 @@ class _Turn:
     def name(self) -> str:
         return ", ".join(self.player.names)
 
+    def each(self) -> Mapping[str, object]:
+        """client -> what it uploads, also of a stack."""
+        if self.uploaded is None or self.uploaded.together is None:
+            return {} if self.uploaded is None else self.uploaded.uploads
+        return dict(zip(self.player.names, self.uploaded.together.split(len(self.player.names)), strict=True))
+
 
 class Federation:
     """Players, server and wire of one run. The `roster` fixes the order of clients, whatever their players."""
@@ -76,6 +83,7 @@ class Federation:
         self.server, self.wire, self.watch = server, wire, watch or Watch()
         self.forge: Forge | None = None  # set by a simulation with attackers
         self._workers = workers
+        self._begun: list[Player] = []  # the players of the last round
         self._seconds: dict[str, float] = {}  # duration of each player's last step
 
     def run_round(self, t: int, is_absent: IsAbsent | None = None) -> list[str]:
@@ -83,10 +91,13 @@ class Federation:
 
         A client that misses an exchange keeps its weights, sits out the rest of the round and returns in the next.
         """
-        turns = [_Turn(player) for player in self.players]
+        self._begun = [player for player in self.players if is_absent is None or not _misses(player, 0, is_absent)]
+        turns = [_Turn(player) for player in self._begun]
+        names = {n for player in self._begun for n in player.names}
+        cohort = [n for n in self.roster if n in names]
         self.server.observed = {}
         try:
-            return self._exchange(t, turns, self.server.round(t, self.roster), is_absent)
+            return self._exchange(t, cohort, turns, self.server.round(t, cohort), is_absent)
         except Exception:  # none of these coroutines is ever resumed
             for turn in turns:
                 turn.player.forget()
@@ -94,7 +105,7 @@ class Federation:
 
     def observed(self) -> dict[str, Mapping[str, Any]]:
         """client -> the numbers that its half of the method observed in the last round, in roster order."""
-        found = {name: numbers for player in self.players for name, numbers in player.observed().items() if numbers}
+        found = {name: numbers for player in self._begun for name, numbers in player.observed().items() if numbers}
         return {name: found[name] for name in self.roster if name in found}
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,23 +121,25 @@ class Federation:
         for player in self.players:
             player.load_states({name: state["clients"][name] for name in player.states()})
 
-    def _exchange(self, t: int, turns: list[_Turn], server: ServerRound, is_absent: IsAbsent | None) -> list[str]:
+    def _exchange(
+        self, t: int, cohort: list[str], turns: list[_Turn], server: ServerRound, is_absent: IsAbsent | None
+    ) -> list[str]:
         expects_uploads, _ = _send(server, None, t, 0)
         self.watch.expects(expects_uploads)
         for exchange in itertools.count():
-            if is_absent is not None:
-                for turn in turns:
-                    turn.missed = any(is_absent(n, exchange) for n in turn.player.names)
-                _drop_absent(turns)
             if exchange == 0:
                 self._begin(t, turns)
+            elif is_absent is not None:
+                for turn in turns:
+                    turn.missed = _misses(turn.player, exchange, is_absent)
+                _drop_absent(turns)
             self._take_all(t, exchange, turns)
             _drop_absent(turns)
             _refuse_out_of_step(turns, expects_uploads, t, exchange)
             if not expects_uploads:
                 present = {n for turn in turns for n in turn.player.names}
-                return [n for n in self.roster if n in present]
-            uploads = self._up(t, exchange, turns)
+                return [n for n in cohort if n in present]
+            uploads = self._up(t, exchange, cohort, turns)
             self.watch.exchanged(uploads)
             expects_uploads, replies = _send(server, uploads, t, exchange)
             self.watch.expects(expects_uploads)
@@ -142,46 +155,74 @@ class Federation:
 
     def _take_all(self, t: int, exchange: int, turns: list[_Turn]) -> None:
         def take(turn: _Turn) -> None:
-            began = time.perf_counter()
+            clock = time.thread_time if isinstance(turn.player, LocalPlayer) else time.perf_counter
+            began = clock()
             try:
                 turn.uploaded = turn.player.take()
             except MissedExchange:
                 turn.missed = True
             except Exception as error:
                 raise _with_location(f'client "{turn.name}", round {t}, exchange {exchange}', error) from error
-            self._seconds[turn.player.names[0]] = time.perf_counter() - began
+            self._seconds[turn.player.names[0]] = clock() - began
 
         self._workers.map(take, turns, cost=lambda turn: self._seconds.get(turn.player.names[0], 0.0))
 
-    def _up(self, t: int, exchange: int, turns: list[_Turn]) -> dict[str, Message]:
+    def _up(self, t: int, exchange: int, cohort: list[str], turns: list[_Turn]) -> dict[str, Message]:
         """What the server receives, in roster order, whichever clients are stacked."""
-        uploaded = {n: turn.uploaded for turn in turns if turn.uploaded is not None for n in turn.uploaded.uploads}
-        sent: Mapping[str, object] = {n: uploaded[n].uploads[n] for n in self.roster if n in uploaded}
+        received: dict[str, Message] = {}
         try:
-            if self.forge is not None:
-                sent = self.forge(t, exchange, sent)
             batch = self.server.expected_batch(t, exchange)
-            return {n: self.wire.up(n, upload, uploaded[n].batch, batch) for n, upload in sent.items()}
+            if self.forge is not None:
+                return self._up_forged(self.forge, t, exchange, cohort, turns, batch)
+            for turn in turns:
+                if (own := turn.uploaded) is None:
+                    continue
+                if own.together is not None:
+                    names = turn.player.names
+                    copies = self.wire.up_together(names, own.together, own.batch, batch)
+                    received.update(zip(names, copies, strict=True))
+                received.update({n: self.wire.up(n, upload, own.batch, batch) for n, upload in own.uploads.items()})
         except Exception as error:
             raise _with_location(f"round {t}, exchange {exchange}", error) from error
+        return {n: received[n] for n in cohort if n in received}
+
+    def _up_forged(
+        self, forge: Forge, t: int, exchange: int, cohort: list[str], turns: list[_Turn], batch: str | None
+    ) -> dict[str, Message]:
+        """What the server receives if attackers lie."""
+        uploaded = {n: turn.uploaded for turn in turns if turn.uploaded is not None for n in turn.player.names}
+        each = {n: upload for turn in turns for n, upload in turn.each().items()}
+        sent = forge(t, exchange, {n: each[n] for n in cohort if n in each})
+        return {n: self.wire.up(n, upload, uploaded[n].batch, batch) for n, upload in sent.items()}
 
     def _down(self, t: int, exchange: int, turns: list[_Turn], replies: Replies | None) -> None:
         """Delivers the replies to the players: to all, or to none if one reply is invalid."""
         try:
-            passed = [
-                (turn, {n: self.wire.down(n, _reply_to(n, replies)) for n in turn.player.names}) for turn in turns
-            ]
-            for turn, own in passed:
-                turn.player.give(own)
+            passed = [self._passed(turn.player, replies) for turn in turns]
+            for give in passed:
+                give()
         except Exception as error:
             raise _with_location(f"round {t}, exchange {exchange}", error) from error
 
+    def _passed(self, player: Player, replies: Replies | None) -> Callable[[], None]:
+        """Checks and copies the replies to a player's clients; returns a function that delivers them."""
+        own = {n: _reply_to(n, replies) for n in player.names}
+        if isinstance(player, StackPlayer):
+            return partial(player.give_together, self.wire.down_together(player.names, [*own.values()]))
+        return partial(player.give, {n: self.wire.down(n, reply) for n, reply in own.items()})
+
+
+def _misses(player: Player, exchange: int, is_absent: IsAbsent) -> bool:
+    """Whether a player misses an exchange; a stack leaves as a whole."""
+    return any(is_absent(n, exchange) for n in player.names)
+
 
 def _drop_absent(turns: list[_Turn]) -> None:
-    """Removes the players that miss this exchange from the round; a stack leaves as a whole."""
-    for turn in [turn for turn in turns if turn.missed]:
-        turn.player.forget()
-        turns.remove(turn)
+    """Removes the players that miss this exchange from the round."""
+    for turn in turns:
+        if turn.missed:
+            turn.player.forget()
+    turns[:] = [turn for turn in turns if not turn.missed]
 
 
 def _with_location(where: str, error: Exception) -> FedalError:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedal.errors import RunError
 from fedal.lazy import torch
-from fedal.learners.base import Learner, State
+from fedal.learners.base import Learner, State, end_stage
 from fedal.messages import Message
 from fedal.methods.client import ClientLogic, ClientRound
 
@@ -21,6 +21,7 @@ class PlayerUploads(NamedTuple):
 
     uploads: Mapping[str, object]  # client -> what it yielded; the wire checks it
     batch: str | None = None
+    together: Message | None = None  # instead of `uploads`: those of a stack, with a leading client axis
 
 
 class Player(Protocol):
@@ -74,7 +75,7 @@ class RemotePlayer(Player, Protocol):
 class Cluster(Protocol):
     """Other processes that run the clients of a simulation."""
 
-    def place(self, names: tuple[str, ...], make: MakeClients, phase_done: PhaseDone) -> Sequence[RemotePlayer]:
+    def place(self, costs: Mapping[str, float], make: MakeClients, phase_done: PhaseDone) -> Sequence[RemotePlayer]:
         """New players for the clients. They replace earlier ones, some of which may be lost."""
 
 
@@ -104,8 +105,9 @@ class LocalPlayer:
         try:
             upload: Any = self._round.send(reply)
         except StopIteration:
+            end_stage(self.logic.learner)  # of a stage that the method ran without its building blocks
             return None
-        return PlayerUploads(self._uploads(upload), self.logic.public_batch_of(upload))
+        return self._packed(upload, self.logic.public_batch_of(upload))
 
     def forget(self) -> None:
         if self._round is not None:
@@ -113,20 +115,23 @@ class LocalPlayer:
             self._round = None
         self.logic.observed = {}
         self.logic.learner.forget()
+        end_stage(self.logic.learner)  # as another learner, it keeps what it learned before the exchange failed
 
     def observed(self) -> Mapping[str, Mapping[str, Any]]:
         return {self.logic.client_id: self.logic.observed}
 
     def states(self) -> dict[str, Callable[[], State]]:
-        return {self.logic.client_id: lambda: _state(self.logic.learner, self.logic)}
+        return {self.logic.client_id: lambda: _state(self.logic.learner, self.logic.state_dict())}
 
     def load_states(self, states: Mapping[str, State]) -> None:
         (state,) = states.values()
+        if not state:  # of a client that rested on disk and has not taken part yet: it is what it was built as
+            return
         self.logic.learner.load_state_dict(state["learner"])
         self.logic.load_state_dict(state["method"])
 
-    def _uploads(self, upload: object) -> dict[str, object]:
-        return {self.logic.client_id: upload}
+    def _packed(self, upload: object, batch: str | None) -> PlayerUploads:
+        return PlayerUploads({self.logic.client_id: upload}, batch)
 
 
 class StackPlayer(LocalPlayer):
@@ -137,7 +142,11 @@ class StackPlayer(LocalPlayer):
         self._members, self.names = dict(members), tuple(members)
 
     def give(self, replies: Mapping[str, Message]) -> None:
-        self._reply = Message.join([replies[name] for name in self._members])
+        self.give_together(Message.join([replies[name] for name in self._members]))
+
+    def give_together(self, reply: Message) -> None:
+        """Delivers the replies to all members as one message with a leading client axis."""
+        self._reply = reply
 
     def observed(self) -> Mapping[str, Mapping[str, Any]]:
         """Numbers with a leading client axis are split; any other number is that of every member."""
@@ -149,18 +158,32 @@ class StackPlayer(LocalPlayer):
         return {name: {key: each[i] for key, each in split.items()} for i, name in enumerate(self._members)}
 
     def states(self) -> dict[str, Callable[[], State]]:
-        return {name: lambda own=own: _state(own, self.logic) for name, own in self._members.items()}  # type: ignore[misc]
+        return {
+            name: lambda own=own, index=index: _state(own, self._kept_by(index))  # type: ignore[misc]
+            for index, (name, own) in enumerate(self._members.items())
+        }
+
+    def _kept_by(self, index: int) -> State:
+        """What one member would keep alone."""
+        state = self.logic.state_dict()
+        return state | {name: state[name][index] for name in self._apart}
+
+    @property
+    def _apart(self) -> list[str]:
+        return [name.strip("_") for name in self.logic.kept_apart]
 
     def load_states(self, states: Mapping[str, State]) -> None:
         for name, own in self._members.items():
             own.load_state_dict(states[name]["learner"])
-            self.logic.load_state_dict(states[name]["method"])
+        kept = [states[name]["method"] for name in self._members]
+        together = {name: torch.stack([state[name] for state in kept]) for name in self._apart}
+        self.logic.load_state_dict({**kept[0], **together})
 
-    def _uploads(self, upload: object) -> dict[str, object]:
-        size = len(self._members)
-        each: Sequence[object] = upload.split(size) if isinstance(upload, Message) else [upload] * size
-        return dict(zip(self._members, each, strict=True))
+    def _packed(self, upload: object, batch: str | None) -> PlayerUploads:
+        if isinstance(upload, Message):
+            return PlayerUploads({}, batch, upload)
+        return PlayerUploads(dict.fromkeys(self._members, upload), batch)
 
 
-def _state(learner: Learner, logic: ClientLogic) -> State:
-    return {"learner": learner.state_dict(), "method": logic.state_dict()}
+def _state(learner: Learner, kept: State) -> State:
+    return {"learner": learner.state_dict(), "method": kept}

@@ -1,8 +1,9 @@
 """Clients in Ray actors, on one machine or a cluster: the same coroutines, bit-identical results.
 
-An actor holds a group of clients for the whole run and works on one of them at a time, on one thread. This process
-keeps the loop, the server and the record; each client has a player here that forwards the loop's calls. Ray pickles
-all data that it transfers, so the cluster must be trusted. It is for simulation; deployment has its own engine.
+An actor holds a group of clients for the whole run and works on one of them at a time, on one thread. Actors are spread
+over the nodes, clients over the actors by what a step costs, and each node gets the data once. This process keeps the
+loop, the server and the record; each client has a player here that forwards the loop's calls. Ray pickles all data that
+it transfers, so the cluster must be trusted. It is for simulation; deployment has its own engine.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fedal.messages import Message
 from fedal.user_code import keep_traceback
 
 CONNECT_S = 10.0
+LOOK_S = 5.0  # between two looks at a cluster in which actors wait for a place
 
 
 @dataclass(frozen=True)
@@ -151,23 +153,44 @@ class RayLearner:
 
 
 class RayCluster:
-    """A connection to Ray, and the actors of the current run."""
+    """A connection to Ray, and the actors of the current run. With `gpus`, they share the GPUs of the cluster."""
 
-    def __init__(self, ray: Any, workers: int) -> None:
-        self._ray = ray
-        self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+    def __init__(self, ray: Any, workers: int, *, gpus: bool = False) -> None:
+        self._ray, self._gpus = ray, gpus
+        self.workers = workers or self._has("CPU")
         self.groups: list[Any] = []
 
-    def place(self, names: tuple[str, ...], make: MakeClients, phase_done: PhaseDone) -> list[RayPlayer]:
-        """New actors, with the clients distributed round-robin. They replace earlier actors."""
-        self.release()
-        count = min(self.workers, len(names))
-        actor, shared = self._ray.remote(num_cpus=1, max_restarts=0)(ClientGroup), self._ray.put(make)
-        self.groups = [actor.remote(shared, names[number::count]) for number in range(count)]
-        return [
-            RayPlayer(name, self._caller(self.groups[index % count], name), phase_done)
-            for index, name in enumerate(names)
-        ]
+    def place(self, costs: Mapping[str, float], make: MakeClients, phase_done: PhaseDone) -> list[RayPlayer]:
+        """New actors on all nodes that are alive, with clients of about equal cost each. They replace earlier ones.
+
+        `make` holds the data: it is put into Ray's store, from which each node fetches it once.
+        """
+        shared, is_placed = self._ray.put(make), False
+        while not is_placed:
+            self.release()
+            shares = shared_out(costs, min(self.workers, len(costs), self._has("CPU")))
+            actor = self._ray.remote(**self._needs(len(shares)))(ClientGroup)
+            self.groups = [actor.remote(shared, names) for names in shares]
+            is_placed = self._have_started()
+        group_of = {name: group for group, names in zip(self.groups, shares, strict=True) for name in names}
+        return [RayPlayer(name, self._caller(group_of[name], name), phase_done) for name in costs]
+
+    def _has(self, resource: str) -> int:
+        return max(1, int(self._ray.cluster_resources().get(resource, 1)))
+
+    def _needs(self, actors: int) -> dict[str, Any]:
+        """What each actor asks Ray for. One that has died is not restarted: it would not have its clients' states."""
+        needs = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        return {**needs, "num_gpus": min(1.0, self._has("GPU") / actors)} if self._gpus else needs
+
+    def _have_started(self) -> bool:
+        """Waits until every actor has a place; False if nodes have left, so that there are fewer places than actors."""
+        waiting = [group.__ray_ready__.remote() for group in self.groups]
+        while waiting:
+            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_S)
+            if waiting and self._has("CPU") < len(self.groups):
+                return False
+        return True
 
     def release(self) -> None:
         for group in self.groups:
@@ -194,6 +217,17 @@ class RayCluster:
         return call
 
 
+def shared_out(costs: Mapping[str, float], count: int) -> list[tuple[str, ...]]:
+    """The clients in `count` groups of about equal cost: each, the dearest first, joins the cheapest group so far."""
+    groups: list[list[str]] = [[] for _ in range(count)]
+    sums = [0.0] * count
+    for name in sorted(costs, key=lambda name: -costs[name]):
+        place = sums.index(min(sums))
+        groups[place].append(name)
+        sums[place] += costs[name]
+    return [tuple(group) for group in groups]
+
+
 def _refuse_unreachable(address: str | None) -> None:
     """Raises ConfigError if nothing listens at the address: Ray itself would wait for minutes."""
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
@@ -211,7 +245,7 @@ def _last_line(error: Exception) -> str:
 
 
 @contextmanager
-def ray_cluster(address: str | None, workers: int) -> Iterator[RayCluster]:
+def ray_cluster(address: str | None, workers: int, *, gpus: bool = False) -> Iterator[RayCluster]:
     """Connects to Ray at `address`; without one, starts a local Ray that listens on loopback only.
 
     A Ray that this process has already started is used unchanged.
@@ -231,7 +265,7 @@ def ray_cluster(address: str | None, workers: int) -> Iterator[RayCluster]:
         except (ConnectionError, RuntimeError, ValueError) as error:
             hint = " If the cluster asks for a token, set RAY_AUTH_TOKEN." if address else ""
             raise ConfigError(f"no Ray at {address or 'this machine'}: {str(error).splitlines()[0]}.{hint}") from None
-    cluster = RayCluster(ray, workers)
+    cluster = RayCluster(ray, workers, gpus=gpus)
     try:
         yield cluster
     finally:

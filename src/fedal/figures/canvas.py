@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from pathlib import Path
 from typing import Any
 
+from fedal.durable import write_atomically
 from fedal.errors import FedalError
 
 # Okabe and Ito's palette: distinguishable for colour-blind readers and in greyscale.
@@ -65,8 +67,12 @@ def save(figure: Any, path: Path) -> list[Path]:
     import matplotlib
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    files = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
+    kinds: dict[str, dict[str, Any]] = {"png": {"dpi": 150}, "svg": {"metadata": {"Date": None}}}
+    files = []
     with matplotlib.rc_context({"svg.hashsalt": "fedal"}):
-        figure.savefig(files[0], dpi=150)
-        figure.savefig(files[1], metadata={"Date": None})
+        for kind, how in kinds.items():
+            drawn = io.BytesIO()
+            figure.savefig(drawn, format=kind, **how)
+            files.append(path.with_name(f"{path.name}.{kind}"))
+            write_atomically(files[-1], drawn.getvalue())
     return files

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedal import methods
 from fedal.campaigns.paper.entries import Kind
 from fedal.campaigns.paper.outcome import Outcome
 from fedal.figures.bubbles import place_bubbles
@@ -43,7 +44,7 @@ def _draw_curves(outcome: Outcome) -> Any:
                 points = row.curve("test_accuracy")
                 if against == "up_bytes":  # a logarithmic axis cannot show 0 bytes
                     points = [point for point in points if point.up_bytes > 0]
-                place_curve(axes, points, row.method, place, against=against, unit=unit, marker="o", markersize=2.5)
+                place_curve(axes, points, row.shown_name, place, against=against, unit=unit, marker="o", markersize=2.5)
         label(axes, name, words, "test accuracy, mean over clients" * (axes is panels[0]))
         if against == "up_bytes":
             axes.set_xscale("log")
@@ -70,7 +71,7 @@ def _draw_scores(outcome: Outcome) -> Any:
                 elinewidth=0.8, alpha=0.8,
             )  # fmt: skip
     for place, what in enumerate(whats):
-        axes.plot([], [], color=COLOURS[place % len(COLOURS)], marker="o", linestyle="", label=what)
+        axes.plot([], [], color=COLOURS[place % len(COLOURS)], marker="o", linestyle="", label=methods.shown(what))
     axes.plot([], [], color=SOFT, marker="D", markerfacecolor="white", linestyle="", label="the paper's number")
     axes.set_xticks(range(len(settings)), settings)
     axes.set_xlim(-0.6, len(settings) - 0.4)

@@ -7,9 +7,6 @@ the same pass, so the less-forgetting gradient stays exactly zero at the anchor.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,23 +21,23 @@ MAX_PASSES, MAX_LAYERS, MAX_USES = 1 << 16, 1 << 16, 1 << 16
 
 
 class MaskClock:
-    """The step and pass for which masks are drawn. All copies of a model share one clock."""
+    """The step and pass for which masks are drawn. All copies of a model share one clock.
+
+    It encloses every forward pass of the learner or a copy: `with clock`. Counting of each layer's uses starts again.
+    """
 
     def __init__(self, key: int) -> None:
         self.key, self.step, self.current_pass = key, 0, 0
-        self._uses: Counter[int] | None = None  # of each layer in the current forward pass
+        self._uses: dict[int, int] | None = None  # of each layer in the current forward pass
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MaskClock:
         return self
 
-    @contextmanager
-    def forward(self) -> Iterator[None]:
-        """Encloses every forward pass of the learner or a copy; counting of each layer's uses starts again at 0."""
-        self._uses = Counter()
-        try:
-            yield
-        finally:
-            self._uses = None
+    def __enter__(self) -> None:
+        self._uses = {}
+
+    def __exit__(self, *error: object) -> None:
+        self._uses = None
 
     def keep_mask(self, layer: int, p: float, n: int) -> Tensor:
         """A boolean mask that keeps each of n units with probability 1 - p.  -> (n,)"""
@@ -48,8 +45,8 @@ class MaskClock:
             raise RuntimeError(
                 "a dropout mask was requested outside a forward pass; is activation checkpointing in use?"
             )
-        use = self._uses[layer]
-        self._uses[layer] += 1
+        use = self._uses.get(layer, 0)
+        self._uses[layer] = use + 1
         counter = ((self.step * MAX_PASSES + self.current_pass) * MAX_LAYERS + layer) * MAX_USES + use
         threshold = np.uint64(min(int(p * 2.0**64), 2**64 - 1))
         return torch.from_numpy(raw_bits(self.key, counter, n) >= threshold)
@@ -62,16 +59,19 @@ class CounterDropout:
         self._module, self._layer, self._clock = module, layer, clock
 
     def __call__(self, x: Tensor) -> Tensor:
-        p = float(self._module.p)  # type: ignore[arg-type]
-        if not self._module.training or p == 0.0:
+        if not self._module.training or self._module.p == 0.0:
             return x
-        if p == 1.0:
-            return torch.zeros_like(x)
-        shape = x.shape
+        return torch.zeros_like(x) if self._module.p == 1.0 else x * self.mask(x.shape, x)
+
+    def mask(self, shape: torch.Size, like: Tensor) -> Tensor:
+        """The factors of an input of this shape, or of its channels: 0 for what is dropped, else 1 / (1 - p)."""
+        p = float(self._module.p)  # type: ignore[arg-type]
         if isinstance(self._module, CHANNELWISE):  # drops whole channels of (B, C, ...)
-            shape = torch.Size((*x.shape[:2], *[1] * (x.dim() - 2)))
-        keep = self._clock.keep_mask(self._layer, p, shape.numel()).to(x.device).view(shape)
-        return x * (keep.to(x.dtype) / (1 - p))
+            shape = torch.Size((*shape[:2], *[1] * (len(shape) - 2)))
+        if p in (0.0, 1.0):
+            return torch.full(shape, 1.0 - p, dtype=like.dtype, device=like.device)
+        keep = self._clock.keep_mask(self._layer, p, shape.numel()).to(like.device).view(shape)
+        return keep.to(like.dtype) / (1 - p)
 
 
 def seed_dropout(model: nn.Module, clock: MaskClock) -> None:

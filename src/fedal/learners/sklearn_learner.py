@@ -31,7 +31,7 @@ class SklearnLearner(ArrayLearner):
         if not step > 0:
             raise ConfigError(f"step = {step}: expected a positive number; 1 changes a logit by its gradient.")
         self.regressor, self._step = copy.deepcopy(regressor), step
-        if not _is_fitted(self.regressor):  # it has no weights before its first batch
+        if not is_fitted(self.regressor):  # it has no weights before its first batch
             self._partial_fit(np.zeros((1, n_features)), np.zeros((1, n_classes)))
         width = np.shape(self.regressor.predict(np.zeros((1, n_features))))
         if width != (1, n_classes):
@@ -67,7 +67,7 @@ def _rows(x: Array) -> Array:
     return x.reshape(len(x), -1).astype(np.float64)
 
 
-def _is_fitted(regressor: Any) -> bool:
+def is_fitted(regressor: Any) -> bool:
     try:
         check_is_fitted(regressor)
     except NotFittedError:

@@ -12,7 +12,7 @@ from fedal.errors import ConfigError
 from fedal.methods.method import Method
 from fedal.user_code import import_object, is_import_path
 
-__all__ = ["MODULES", "Method", "get", "names", "register"]
+__all__ = ["MODULES", "Method", "get", "names", "register", "shown"]
 
 MODULES = {
     "local": "fedal.methods.outputs.local",
@@ -32,7 +32,36 @@ MODULES = {
     "cfd": "fedal.methods.outputs.cfd",
     "mhat": "fedal.methods.outputs.mhat",
     "fedgkt": "fedal.methods.samples.fedgkt",
+    "fedlsd": "fedal.methods.parameters.fedlsd",
+    "fedntd": "fedal.methods.parameters.fedntd",
+    "fedgkd": "fedal.methods.parameters.fedgkd",
+    "pfedsd": "fedal.methods.parameters.pfedsd",
+    "kim-2024": "fedal.methods.parameters.kim_2024",
+    "fedrad": "fedal.methods.parameters.fedrad",
+    "fedssd": "fedal.methods.parameters.fedssd",
+    "fedreg": "fedal.methods.parameters.fedreg",
+    "flashback": "fedal.methods.parameters.flashback",
+    "fedbr": "fedal.methods.parameters.fedbr",
+    "fedcurv": "fedal.methods.parameters.fedcurv",
+    "feddistill+": "fedal.methods.parameters.feddistill_plus",
+    "fedgen": "fedal.methods.parameters.fedgen",
+    "fedftg": "fedal.methods.parameters.fedftg",
+    "dfrd": "fedal.methods.parameters.dfrd",
+    "fedzkt": "fedal.methods.parameters.fedzkt",
+    "fedcvae": "fedal.methods.parameters.fedcvae",
+    "ds-fl": "fedal.methods.outputs.presets:DS_FL",
+    "cronus": "fedal.methods.outputs.presets:CRONUS",
+    "fedgems": "fedal.methods.outputs.presets:FEDGEMS",
+    "fedeven": "fedal.methods.outputs.presets:FEDEVEN",
+    "expguard": "fedal.methods.outputs.expguard",
+    "kt-pfl": "fedal.methods.outputs.kt_pfl",
+    "scarlet": "fedal.methods.outputs.scarlet",
+    "selective-fd": "fedal.methods.statistics.selective_fd",
+    "fedaux": "fedal.methods.statistics.fedaux",
+    "uwa": "fedal.methods.statistics.fedaux:UWA",
+    "fedkt": "fedal.methods.outputs.fedkt",
 }
+"""name -> the module whose METHOD it is, or `module:NAME`."""
 
 _registered: dict[str, Method] = {}
 
@@ -63,9 +92,16 @@ def get(name: str) -> Method:
         near = difflib.get_close_matches(name.lower(), names(), n=1)
         hint = f'Did you mean "{near[0]}"? ' if near else ""
         raise ConfigError(f'method: there is no method "{name}". {hint}`fedal methods` lists them.')
-    method = importlib.import_module(MODULES[name]).METHOD
+    module, _, constant = MODULES[name].partition(":")
+    method = getattr(importlib.import_module(module), constant or "METHOD")
     assert isinstance(method, Method)
     return method
+
+
+def shown(name: str) -> str:
+    """The name as tables and figures show it: a reconstruction carries that word. Unknown names stay as they are."""
+    known = name in MODULES or name in _registered  # an import path may be foreign code, which is not read here
+    return f"{name} (reconstruction)" if known and get(name).faithfulness == "reconstruction" else name
 
 
 def __dir__() -> list[str]:

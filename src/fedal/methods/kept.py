@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from fedal.lazy import torch
 from fedal.learners.base import State, copied
@@ -11,7 +11,8 @@ from fedal.learners.base import State, copied
 class Keeper:
     """`kept` names attributes: tensors, plain values, objects with a `state_dict`, and dicts of these."""
 
-    kept: ClassVar[tuple[str, ...]] = ()
+    kept: tuple[str, ...] = ()  # of the class, or of one object if an option decides
+    kept_apart: tuple[str, ...] = ()  # those of `kept` that are tensors with a leading client axis in a stack
     device: torch.device | str
 
     def state_dict(self) -> State:

@@ -17,9 +17,22 @@ from fedal.methods.client import ClientLogic
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import ServerLogic
 
-Need = Literal["public", "features", "same-features", "weights", "same-architecture", "server-model"]
-"""What a method requires of a run: public data; learners that expose features (of one width) or weights (of one
-architecture); a model at the server."""
+Need = Literal[
+    "public",
+    "features",
+    "same-features",
+    "weights",
+    "same-architecture",
+    "input-gradients",
+    "weight-gradients",
+    "server-model",
+    "fixed-samples",
+    "every-client",
+]
+"""What a method requires of a run: public data; learners that expose features (of one width), weights (of one
+architecture) or gradients w.r.t. inputs or weights; a model at the server; samples that are never augmented, because
+labels or outputs are kept for each of them; every client in every round (setting `participation`). Without that last
+need, a client that sits out keeps its model, its optimizer and what its half keeps, and goes on from there."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +49,18 @@ class Method:
     instead_of: Mapping[type[Message], type[Message]] = field(default_factory=dict)  # sent in place of, by an option
     needs: frozenset[Need] = frozenset()
     evaluates: Literal["clients", "server", "groups"] = "clients"
-    faithfulness: Literal["paper", "paper+code", "code", "reconstruction"] = "paper"
+    faithfulness: Literal["paper", "paper+code", "code", "reconstruction", "own"] = "paper"
     paper_options: Mapping[str, Any] = field(default_factory=dict)  # the settings of preset `paper`
     per: Mapping[type[Message], Literal["iteration", "round", "run"]] = field(default_factory=dict)  # or iteration
     axes: Mapping[str, str] = field(default_factory=dict)  # extra axis of its messages -> the option with its length
     local_steps: Callable[[Any], int] = lambda options: int(options.tau)  # of a client per round, on private batches
     transfer_steps: Callable[[Any, int], int] | None = None  # of a client in round t, on anything else; see `steps`
     refuse: Callable[[Any, int], str | None] = lambda options, n_classes: None  # why they do not fit, if so
+
+    def __post_init__(self) -> None:
+        own = [message.__name__ for message in self.up if message.leak & Leak.SERVER_MODULE]
+        if own:
+            raise TypeError(f"{self.name}: clients upload {', '.join(own)}, so it is not a module of the server alone")
 
     def steps(self, options: Any, rounds: int) -> int:
         """Optimizer steps that a client takes in this many rounds: what tables show, for a fair comparison.
@@ -58,11 +76,26 @@ class Method:
         return bool(self.up or self.down)
 
     @property
+    def least_clients(self) -> int:
+        """The smallest number of clients with which a round makes sense."""
+        return 2 if self.exchanges else 1
+
+    @property
+    def sends(self) -> Leak:
+        """What the messages of a client reveal together."""
+        return reduce(or_, (message.leak for message in self.up), Leak.NOTHING)
+
+    @property
+    def receives(self) -> Leak:
+        """What the messages of the server reveal together."""
+        return reduce(or_, (message.leak for message in self.down), Leak.NOTHING)
+
+    @property
     def reveals(self) -> Leak:
         """Everything that its messages reveal together."""
-        return reduce(or_, (message.leak for message in self.up + self.down), Leak.NOTHING)
+        return self.sends | self.receives
 
     @property
     def black_box(self) -> bool:
-        """Whether neither the parameters nor the architecture of a client's model leave the client."""
+        """Whether no parameters, nothing else that was trained on private data, and no architecture leave a client."""
         return not self.reveals & NOT_BLACK_BOX

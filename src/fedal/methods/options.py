@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedal.facts import Facts
+from fedal.facts import Facts, setting
+
+SERVER_MODEL: Any = setting(  # never an import path: an untrusted run folder may name it
+    "auto",
+    "the server's model, a name of `fedal models`; auto: the largest candidate of the dataset",
+    pattern="^[a-z0-9-]+$",
+    sites=True,
+    changes="weights",
+    expected="auto or a name of `fedal models`",
+)
 
 
 class MethodOptions(BaseModel):
@@ -16,11 +25,16 @@ class MethodOptions(BaseModel):
     facts: ClassVar[Facts] = Facts(sites=True, changes="weights")  # of every option without facts of its own
 
     tau: int = Field(5, ge=1, description="iterations in each local training and each knowledge transfer stage")
-    local_loss: Literal["cross-entropy", "balanced"] = Field(
+    local_loss: Literal["cross-entropy", "balanced", "restricted"] = Field(
         "cross-entropy",
-        description="balanced: cross-entropy on f + log(pi_n), with pi_n the client's label frequencies (never sent)",
+        description="balanced: cross-entropy on f + log(pi_n), with pi_n the client's label frequencies (never sent); "
+        "restricted: only over the client's own classes",
     )
-    prior_smoothing: float = Field(1.0, gt=0, description="pseudo-samples per class in pi_n for local_loss=balanced")
+    prior_smoothing: float = Field(
+        0.03, gt=0, le=1,
+        description="local_loss=balanced: pseudo-samples per class in pi_n, as a share of the client's samples",
+    )  # fmt: skip
+    prior_strength: float = Field(1.0, ge=0, le=1, description="local_loss=balanced: weight of log(pi_n)")
 
 
 class LocalStagesOptions(MethodOptions):

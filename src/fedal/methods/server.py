@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from fedal.data.streams import PublicData
+from fedal.discriminator import ApplyToEach, in_turn
 from fedal.lazy import Tensor, torch
 from fedal.learners.base import Learner
 from fedal.messages import Message
@@ -40,6 +41,9 @@ class ServerSetup:
     make_learner: Callable[[str, tuple[int, ...] | None], Learner] | None = None  # for servers that own models
     architectures: Mapping[str, str] = field(default_factory=dict)  # client -> model; only if weights are sent
     feature_width: int = 0  # d, if all clients must share it
+    input_shape: tuple[int, ...] = ()  # of one sample
+    partial: bool = False  # whether each round has a cohort; see the setting `participation`
+    each: ApplyToEach = in_turn  # applies a function to many parts of a step; in a simulation, on its threads
 
 
 class ServerLogic(Keeper):
@@ -48,12 +52,13 @@ class ServerLogic(Keeper):
     def __init__(self, setup: ServerSetup) -> None:
         self.hp: Any = setup.options
         self.device = setup.device
+        self.dtype = setup.dtype
         self.public = setup.public
         self.learner: Learner | None = None  # the server's own model, if any; evaluated next to the clients
         self.observed: dict[str, Tensor | float] = {}  # numbers of this round, for the record; see records/observed.py
 
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
-        """Runs round t with `clients`, in roster order."""
+        """Runs round t with `clients`: those that begin it, in roster order. Any of them may miss later exchanges."""
         yield from ()
         return None
 

@@ -6,18 +6,21 @@ Any `nn.Module` with `logits = model(x)` can take part in a run: name it `packag
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from fedal.errors import ConfigError, did_you_mean
 from fedal.lazy import torch
-from fedal.models.custom import call_factory, load_factory
+from fedal.models.custom import call_any_factory, call_factory, load_factory
 from fedal.models.output_width import check_output_width, copy_of
 from fedal.models.trainable import initialise, is_lazy, refuse_untrainable
 from fedal.user_code import is_import_path
 
 __all__ = [
+    "LEARNERS",
     "MODELS",
     "ModelEntry",
     "build",
+    "build_any",
     "check_output_width",
     "copy_of",
     "find",
@@ -72,6 +75,21 @@ MODELS: dict[str, ModelEntry] = {
 }
 """The `Source` of a dataset states which of these its clients draw from."""
 
+LEARNERS: dict[str, ModelEntry] = {
+    "logistic": ModelEntry("fedal.learners.logistic_learner:make", "logistic regression", flat=True),
+    "xgboost": ModelEntry(
+        "fedal.learners.xgboost_learner:make",
+        "boosted trees of XGBoost, one step per stage (fedal[xgboost])",
+        flat=True,
+    ),
+    "lightgbm": ModelEntry(
+        "fedal.learners.lightgbm_learner:make",
+        "boosted trees of LightGBM, one step per stage (fedal[lightgbm])",
+        flat=True,
+    ),
+}
+"""Models outside PyTorch, by name: their factories return learners."""
+
 
 def suited_to(input_shape: tuple[int, ...]) -> tuple[str, ...]:
     """The models that clients draw from if only the shape of the data is known."""
@@ -79,10 +97,12 @@ def suited_to(input_shape: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def find(name: str) -> ModelEntry:
-    """The entry of the model with this exact name; raises ConfigError, which suggests the closest name."""
+    """The entry of the module with this exact name; raises ConfigError, which suggests the closest name."""
     if name in MODELS:
         return MODELS[name]
-    hint = did_you_mean(name, MODELS)
+    if name in LEARNERS:
+        raise ConfigError(f'model "{name}" is not a torch.nn.Module; only a client can have it.')
+    hint = did_you_mean(name, [*MODELS, *LEARNERS])
     raise ConfigError(
         f'unknown model "{name}". {hint}`fedal models` lists them; name your own as package.module:factory.'
     )
@@ -103,6 +123,15 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> torch.nn.M
             f"Models that take it: {fitting or 'none'}."
         )
     return call_factory(name, load_factory(entry.factory), input_shape, n_classes)
+
+
+def build_any(name: str, input_shape: tuple[int, ...], n_classes: int) -> Any:
+    """As `build`, for a client: a module, or a learner of another framework."""
+    if name in LEARNERS:
+        return call_any_factory(name, load_factory(LEARNERS[name].factory), input_shape, n_classes)
+    if is_import_path(name):
+        return call_any_factory(name, load_factory(name), input_shape, n_classes)
+    return build(name, input_shape, n_classes)
 
 
 def largest(names: tuple[str, ...], input_shape: tuple[int, ...], n_classes: int) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 from fedal.errors import ConfigError
 from fedal.lazy import torch
+from fedal.models.logits_of import logits_of
 from fedal.user_code import one_line
 
 
@@ -14,9 +16,14 @@ def check_output_width(
 ) -> None:
     """Raises ConfigError unless the model maps two such samples to (2, n_classes). Does not change the model."""
     name = name or type(model).__name__
-    logits = outputs_of(copy_of(model, name).eval(), input_shape, name)  # even a model that counts calls is unchanged
-    if not isinstance(logits, torch.Tensor):
-        raise ConfigError(f'model "{name}" returned {type(logits).__name__}; expected one tensor of logits.')
+    output = outputs_of(copy_of(model, name).eval(), input_shape, name)  # even a model that counts calls is unchanged
+    try:
+        logits = logits_of(output)
+    except TypeError as error:
+        raise ConfigError(
+            f'model "{name}" returned {type(output).__name__}; expected a tensor of logits, a tuple that begins '
+            f"with it, or a dict or object that names it logits ({error})."
+        ) from None
     found, expected = tuple(logits.shape), (2, n_classes)
     if found != expected:
         raise ConfigError(
@@ -37,11 +44,11 @@ def copy_of(model: torch.nn.Module, name: str) -> torch.nn.Module:
         ) from error
 
 
-def outputs_of(model: torch.nn.Module, input_shape: tuple[int, ...], name: str) -> torch.Tensor:
+def outputs_of(model: torch.nn.Module, input_shape: tuple[int, ...], name: str) -> Any:
     """What the model returns for two samples of zeros, without a graph; raises ConfigError if it fails."""
     try:
         with torch.no_grad():
-            return model(torch.zeros(2, *input_shape))  # type: ignore[no-any-return]
+            return model(torch.zeros(2, *input_shape))
     except Exception as error:  # user code may raise anything
         raise ConfigError(
             f'model "{name}" cannot take samples of shape {tuple(input_shape)}: {one_line(error)}.'

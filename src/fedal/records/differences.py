@@ -60,13 +60,24 @@ def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Differe
     n = len(by_seed)
     if n == 0:
         return None
-    middle = fmean(by_seed.values())
-    error = stdev(by_seed.values()) / math.sqrt(n) if n > 1 else 0.0
-    if error < 1e-12:  # no variance to estimate, or only rounding
+    middle, limits = fmean(by_seed.values()), interval([*by_seed.values()])
+    if limits is None:
         return Difference(n, middle, by_seed=by_seed)
-    reach = _quantile(n, CONFIDENCE) * error
-    p_value = _p_value(n, middle, error)
-    return Difference(n, middle, middle - reach, middle + reach, p_value, p_value, by_seed)
+    p_value = _p_value(n, middle, _standard_error([*by_seed.values()]))
+    return Difference(n, middle, *limits, p_value, p_value, by_seed)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Student's interval that covers the mean of one value per seed with 95%; None if they do not vary."""
+    error = _standard_error(values)
+    if error < 1e-12:  # no variance to estimate, or only rounding
+        return None
+    middle, reach = fmean(values), _quantile(len(values), CONFIDENCE) * error
+    return middle - reach, middle + reach
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def _p_value(n: int, middle: float, error: float) -> float:

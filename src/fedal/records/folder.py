@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedal.config import Config, load_config, read_toml
-from fedal.durable import TEMPORARY, write_atomically
+from fedal.durable import TEMPORARY, open_in_place, read_bounded, refuse_pipe, write_atomically
 from fedal.errors import CheckpointError, ConfigError, FolderInUseError
 from fedal.user_code import named_code
 
@@ -33,12 +33,15 @@ class RunFolder:
         self.clients = path / "clients.jsonl"
         self.partition = path / "partition.npz"
         self.checkpoints = path / "checkpoints"
+        self.rest = path / "rest"  # the states of clients at rest, to which checkpoints refer
         self.models = path / "models"
+        self.best_models = path / "best"  # with keep_best
         self.environment = path / "environment.json"
+        self.scores = path / "scores.json"  # of the final models, if the run records more than accuracy
         self.summary = path / "summary.json"  # written last: if it exists, the run is complete
         self.failure = path / "failure.json"  # why the run stopped, if it failed
         self.federation = path / "federation.json"  # in a server's folder: the federation it serves
-        self.participation = path / "participation.jsonl"  # in a server's folder: who missed which exchange
+        self.participation = path / "participation.jsonl"  # who took part, or at a server who missed which exchange
 
     @property
     def is_server(self) -> bool:
@@ -58,13 +61,25 @@ class RunFolder:
         if others:
             raise ConfigError(f"{self.path} is not empty (it holds {others[0]}). Choose another --out.")
 
-    def create(self) -> None:
+    def create(self, *, private: bool = False) -> None:
+        """Creates the folder; a private one is closed to others from the start, and so is an empty one that exists."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(0o700 if private else 0o777, parents=True, exist_ok=True)
+            if private and not any(self.path.iterdir()):
+                self.path.chmod(0o700)
         except OSError as error:
             raise ConfigError(
                 f"{self.path}: the folder cannot be created ({error.strerror}). Choose another --out."
             ) from None
+
+    @property
+    def open_to_others(self) -> str:
+        """A warning about a folder that others may read; empty otherwise."""
+        if not self.path.stat().st_mode & 0o077:
+            return ""
+        return (
+            f"warning: others can read {self.path}, which holds private state. Close it with `chmod 700 {self.path}`."
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -72,7 +87,7 @@ class RunFolder:
         import fcntl  # missing on Windows, where folders can still be read
 
         try:
-            descriptor = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+            descriptor = open_in_place(self.path / LOCK, os.O_RDWR)
         except OSError as error:
             raise ConfigError(f"{self.path}: the folder is not writable ({error.strerror}).") from None
         try:
@@ -91,6 +106,7 @@ class RunFolder:
         """The resolved config; refuses to import modules it names unless the folder is trusted."""
         if not self.config.exists():
             raise ConfigError(f"no run in {self.path} (there is no config.toml). Start one with `fedal run`.")
+        refuse_pipe(self.config)
         if not trust and (imported := named_code(read_toml(self.config))):
             raise ConfigError(
                 f'{self.path} names custom code, "{imported[0]}", which reading the config would execute. '
@@ -105,8 +121,8 @@ class RunFolder:
 def read_json(path: Path, parse: Callable[[Any], Read]) -> Read:
     """Returns `parse` of a JSON file that fedal wrote; raises CheckpointError on any failure."""
     try:
-        return parse(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return parse(json.loads(read_bounded(path)))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
 
 

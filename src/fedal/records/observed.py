@@ -12,21 +12,26 @@ from statistics import fmean
 from typing import Any
 
 from fedal.errors import RunError
+from fedal.metrics.table import DATA, METRICS
 
 NAME = re.compile(r"[A-Za-z0-9_]{1,60}")
 
 COLUMNS = frozenset({
     "round", "iteration", "phase", "final", "client", "model", "private_samples", "participated", "participants",
     "up_bytes", "down_bytes", "seconds", "incarnation", "disagreement", "server_test_accuracy", "test_samples",
-    "test_accuracy", "test_accuracy_std", "test_accuracy_min",
-    "validation_samples", "validation_accuracy", "validation_accuracy_std", "validation_accuracy_min",
-    "own_validation_accuracy", "own_validation_accuracy_std", "own_validation_accuracy_min",
-    "honest_test_accuracy", "honest_test_accuracy_std", "honest_test_accuracy_min",
-    "own_test_accuracy", "own_test_accuracy_std", "own_test_accuracy_min",
+    "validation_samples", "honest_test_accuracy", "honest_test_accuracy_std", "honest_test_accuracy_min",
+    "honest_test_accuracy_error", "evaluated_clients",
     "global_before_local", "global_after_local", "own_before_transfer", "own_after_transfer", "zeta",
     "variance_l", "variance_k", "variance_u", "variance_rl", "variance_rg", "variance_n",
     "client_gradient", "discriminator_gradient", "transfer_gain", "local_change", "own_change",
-})  # fmt: skip
+}) | {
+    f"{data}_{name}" for data in ("test", "validation") for name in ("bias", "ensemble_accuracy", "gap")
+} | {
+    f"{data}_{metric.name}{end}"
+    for data in DATA
+    for metric in METRICS.values()
+    for end in ("", "_std", "_error", f"_{metric.worst}")
+} | {f"best_{data}_{name}" for data in DATA for name in METRICS} | {"best_iteration"}  # fmt: skip
 """The columns that fedal itself records, and those that the report derives: a method may not use their names."""
 
 

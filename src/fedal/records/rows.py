@@ -6,7 +6,7 @@ has no incarnations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,21 @@ class Moment:
         return {"round": self.round, "iteration": self.iteration, "phase": self.phase}
 
 
-def over_clients(name: str, values: Sequence[float]) -> Row:
-    """Mean, standard deviation and minimum of a value over clients."""
-    return {name: float(np.mean(values)), f"{name}_std": float(np.std(values)), f"{name}_min": float(np.min(values))}
+def over_clients(name: str, values: Sequence[float], worst: str = "min", share: float = 1.0) -> Row:
+    """Mean, standard deviation and the worst value over clients; of a loss, the worst is the maximum.
+
+    If the clients are a `share` of all, drawn without replacement, also the standard error of the mean over all:
+    s / sqrt(n) * sqrt(1 - share), with s the deviation with n - 1 in its denominator. One client tells no error.
+    """
+    extreme = np.max if worst == "max" else np.min
+    row = {
+        name: float(np.mean(values)),
+        f"{name}_std": float(np.std(values)),
+        f"{name}_{worst}": float(extreme(values)),
+    }
+    if share < 1 and len(values) > 1:
+        row[f"{name}_error"] = float(np.std(values, ddof=1) * np.sqrt((1 - share) / len(values)))
+    return row
 
 
 def is_recorded(t: int, tau: int, every: int) -> bool:
@@ -42,11 +54,34 @@ def is_recorded(t: int, tau: int, every: int) -> bool:
 
 
 class Record:
-    """Both files of a folder. They are only appended to, and truncated to the checkpoint's lengths on resume."""
+    """The files of a folder. They are only appended to, and truncated to the checkpoint's lengths on resume.
 
-    def __init__(self, folder: RunFolder, lengths: Mapping[str, int]) -> None:
-        self._metrics = RecordFile(folder.metrics, lengths.get("metrics", 0))
-        self._clients = RecordFile(folder.clients, lengths.get("clients", 0))
+    `cohorts` says that only some clients take part in each round: participation.jsonl then names them.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        lengths: Mapping[str, int],
+        lost: Callable[[str], None] | None = None,
+        *,
+        cohorts: bool = False,
+    ) -> None:
+        wanted = {"metrics": folder.metrics, "clients": folder.clients}
+        if cohorts:
+            wanted["participation"] = folder.participation
+        self._files: dict[str, RecordFile] = {}
+        try:
+            for name, path in wanted.items():
+                self._files[name] = RecordFile(path, lengths.get(name, 0), lost)
+        except BaseException:
+            self.close()
+            raise
+
+    def took_part(self, t: int, present: Sequence[str]) -> None:
+        """Records the clients of round t, whether or not the round is evaluated."""
+        if "participation" in self._files:
+            self._files["participation"].append({"round": t, "clients": list(present)})
 
     def write(
         self,
@@ -73,17 +108,17 @@ class Record:
             **extra,
             "seconds": round(seconds, 3),
         }
-        self._metrics.append(row)
+        self._files["metrics"].append(row)
         for client, known in clients.items():
             sent = {"up_bytes": wire.up_bytes[client], "down_bytes": wire.down_bytes[client]}
             took_part = {"final": moment.final, "participated": client in present}
-            self._clients.append({**moment.row(), "client": client, **known, **took_part, **sent})
+            self._files["clients"].append({**moment.row(), "client": client, **known, **took_part, **sent})
         return row
 
     def sync(self) -> dict[str, int]:
-        """Syncs both files; returns their lengths on disk."""
-        return {"metrics": self._metrics.sync(), "clients": self._clients.sync()}
+        """Syncs all files; returns their lengths on disk."""
+        return {name: file.sync() for name, file in self._files.items()}
 
     def close(self) -> None:
-        self._metrics.close()
-        self._clients.close()
+        for file in self._files.values():
+            file.close()

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fedal.data.partition import effective_classes
 from fedal.data.split import SavedCounts, read_counts
-from fedal.errors import ConfigError, FedalError
-from fedal.records.folder import RunFolder
+from fedal.durable import read_bounded
+from fedal.errors import CheckpointError, ConfigError, FedalError
+from fedal.metrics.table import Column, first_column
+from fedal.records.folder import RunFolder, read_json
 from fedal.records.statistics import final_row
 from fedal.user_code import is_import_path
 
@@ -23,13 +25,18 @@ if TYPE_CHECKING:
 
     from fedal.learners.base import Learner
 
+MAX_RECORD = 1 << 32  # bytes; a row for every client and evaluation
+
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The complete rows of a record file; a torn last line is skipped."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    try:
+        text = read_bounded(path, MAX_RECORD).decode()
+        return [dict(json.loads(line)) for line in text[: text.rfind("\n") + 1].split("\n")[:-1]]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
 
 
 class Run:
@@ -47,8 +54,9 @@ class Run:
         last = rows[-1] if rows else {}
         total = config.total_rounds * config.tau
         length = f"{total} iterations" if self.is_complete else f"{last.get('iteration', 0)} of {total} iterations"
-        accuracy = f", accuracy {last['test_accuracy']:.4f}" if "test_accuracy" in last else ""
-        return f"Run({str(self.path)!r}: {config.title}, {length}{accuracy})"
+        first = first_column(last)
+        value = f", {first.metric.words} {last[first.key]:.4f}" if first.key in last else ""
+        return f"Run({str(self.path)!r}: {config.title}, {length}{value})"
 
     @property
     def path(self) -> Path:
@@ -85,6 +93,21 @@ class Run:
         if row is None:
             raise FedalError(f"{self.path} is not complete. {self._advice}")
         return row
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """The final models by client and data: metrics, intervals and tables (docs/metrics.md)."""
+        if not self.folder.scores.exists():
+            raise FedalError(
+                f"{self.path} has no scores.json: the run records accuracy alone, or is not complete. "
+                "Try --set metrics=all."
+            )
+        return read_json(self.folder.scores, dict)
+
+    @property
+    def headline(self) -> Column:
+        """The metric that tables show first."""
+        return first_column(self.metrics[0] if self.metrics else {})
 
     @property
     def _advice(self) -> str:
@@ -130,7 +153,7 @@ class Run:
         from safetensors.torch import load_file
         from torch import nn
 
-        from fedal.models import build
+        from fedal.models import LEARNERS, build
 
         weights = self._weights(client)
         name = self.client_models[client]
@@ -149,15 +172,24 @@ class Run:
             )
         if is_import_path(name) and not self._trust:
             raise ConfigError(f'client "{client}" uses custom code, "{name}". If you trust it, pass trust=True.')
+        if name in LEARNERS:
+            raise FedalError(
+                f'the model of client "{client}" is {name}, not an nn.Module: use run.learner("{client}").'
+            )
         model = build(name, tuple(self._environment["input_shape"]), int(self._environment["n_classes"]))
         return self._filled(model, load_file(weights))
 
     def learner(self, client: str) -> Learner:
-        """The learner passed in Python for a client, loaded with the trained arrays of this run."""
+        """The learner of a client whose model is outside PyTorch, loaded with the trained arrays of this run."""
         from safetensors.torch import load_file
         from torch import nn
 
+        from fedal.models import LEARNERS, build_any
+
         weights, custom = self._weights(client), self._custom_models.get(client)
+        name = self.client_models[client]
+        if custom is None and (name in LEARNERS or (is_import_path(name) and self._trust)):
+            custom = build_any(name, tuple(self._environment["input_shape"]), int(self._environment["n_classes"]))
         if custom is None or isinstance(custom, nn.Module):
             raise FedalError(
                 f'no learner was passed for client "{client}": run.model("{client}") returns a PyTorch module; for '
@@ -174,6 +206,11 @@ class Run:
             raise FedalError(f'{self.path} has no client "{client}". It has: {", ".join(self.client_models)}.')
         weights = self.folder.models / f"{client}.safetensors"
         if not weights.exists():
+            if self.is_complete:
+                raise FedalError(
+                    f"{weights} is missing: with so many clients, only the models of those that are evaluated are "
+                    "saved. Set eval_clients to save more."
+                )
             raise FedalError(f"{weights} is missing: the run is not complete. {self._advice}")
         return weights
 

@@ -19,10 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from fedal.data.npz import UNREADABLE, refuse_bad_npz
 from fedal.data.partition import effective_classes
 from fedal.errors import ConfigError
 from fedal.records.folder import RunFolder
 from fedal.records.statistics import Row, final_row
+from fedal.report.scores_file import Scores, parse_scores
 
 DEPTH = 3  # search run folders this many levels below the given folder
 MAX_BYTES = 200_000_000  # per file
@@ -47,6 +49,7 @@ class Record:
     class_counts: list[list[int]] = field(default_factory=list)
     unassigned: int | None = None  # training samples without an owner, if the partition says so
     output_matrices: dict[str, list[list[float]]] = field(default_factory=dict)  # name -> clients x classes
+    scores: Scores | None = None  # of the final models, if the run records more than accuracy
     is_complete: bool = False
     is_server: bool = False  # folder of a deployed server: data and models are at the sites
     problems: list[str] = field(default_factory=list)
@@ -144,6 +147,8 @@ def read_record(path: Path, name: str) -> Record:
         record.analysis = _part(record, path / "analysis" / "analysis.json", _json_object, {})
     if (path / "analysis" / "output-matrix.json").exists():
         record.output_matrices = _part(record, path / "analysis" / "output-matrix.json", _matrices, {})
+    if folder.scores.exists():
+        record.scores = _part(record, folder.scores, lambda path: parse_scores(_json_object(path)), None)
     _name_method(record, path)
     record.is_complete = record.final is not None
     _note_state(record, folder)
@@ -182,7 +187,7 @@ def _part(record: Record, path: Path, parse: Callable[[Path], Any], otherwise: A
         return otherwise
     try:
         return parse(path)
-    except (OSError, ValueError, RecursionError, KeyError, MemoryError, zipfile.BadZipFile) as error:
+    except (*UNREADABLE, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else clean(str(error)) or "nested too deeply"
         record.problems.append(f"{path.name} cannot be read ({reason}){lost}")
         return otherwise
@@ -265,6 +270,7 @@ def _number(value: object) -> float:
 
 def _class_counts(path: Path) -> tuple[list[str], list[list[int]], int | None]:
     """The clients' names, the client x class table (one row per client), and the number of unassigned samples."""
+    refuse_bad_npz(path)
     with zipfile.ZipFile(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         read = {"class_counts.npy", "leftovers.npy"} & {"class_counts.npy", *archive.namelist()}

@@ -12,24 +12,25 @@ from typing import Any
 
 from fedal import methods
 from fedal.config import Config
+from fedal.data.partition import BY_OWNER
 from fedal.facts import without_effect
+from fedal.metrics.table import column, first_column
 from fedal.records.differences import Difference, correct
 from fedal.records.statistics import Row, Seeds
 from fedal.report.collect import Collection, Record
 from fedal.report.markup import Markup, element, markup
 from fedal.report.measures import (
-    ACCURACY,
     CURVES,
     OWN,
     OWN_SPREAD,
     OWN_WORST,
     PARTICIPANTS,
-    SPREAD,
     WORST,
     Measure,
     derive,
     observed,
 )
+from fedal.report.scored_measures import SCORED, compared_by
 
 
 @dataclass
@@ -67,9 +68,11 @@ class Overview:
     problems: list[str]
 
     def __post_init__(self) -> None:
-        """Chooses the measures to compare by: a deployed federation has no global test set."""
+        """Chooses the measures to compare by: the runs' headline; a deployed federation has no global test set."""
         own = OWN, OWN_WORST, OWN_SPREAD
-        self.accuracy, self.worst, self.unevenness = own if self.only_servers else (ACCURACY, WORST, SPREAD)
+        headlines = {first_column(record.rows[0]) for record in self.records if record.rows and not record.is_server}
+        shared = headlines.pop() if len(headlines) == 1 else column("accuracy")
+        self.accuracy, self.worst, self.unevenness = own if self.only_servers else compared_by(shared)
 
     @property
     def records(self) -> list[Record]:
@@ -78,13 +81,21 @@ class Overview:
     @cached_property
     def curves(self) -> list[Measure]:
         """The measures that charts may show: those that fedal knows, and the numbers that the methods observed."""
-        return [*CURVES, *observed(self.records)]
+        others = [self.accuracy, self.worst] if self.accuracy not in CURVES else []
+        curves = [measure for measure in CURVES if not (others and measure is WORST)]  # one worst client is enough
+        scored = [measure for measure in SCORED if measure != self.accuracy and self.has(measure.key)]
+        return [*others, *curves, *scored, *observed(self.records)]
 
     @property
     def best(self) -> Group | None:
-        """The group with the highest final mean."""
+        """The group with the best final mean."""
         finished = [group for group in self.groups if math.isfinite(group.mean(self.accuracy.key))]
-        return max(finished, key=lambda group: group.mean(self.accuracy.key), default=None)
+        return max(finished, key=self.rank, default=None)
+
+    def rank(self, group: Group) -> float:
+        """A number that is larger for a better group."""
+        value = group.mean(self.accuracy.key)
+        return value if self.accuracy.higher_is_better else -value
 
     def named(self, group: Group) -> Markup:
         """The group's label, preceded by its swatch."""
@@ -110,6 +121,11 @@ class Overview:
     @property
     def only_servers(self) -> bool:
         return all(record.is_server for record in self.records)
+
+    @property
+    def has_own_data(self) -> bool:
+        """Whether every client brought its own data, so that no seed divides them."""
+        return self.shared.get("partition") == BY_OWNER
 
 
 def swatch(index: int) -> Markup:
@@ -174,11 +190,11 @@ def _label(groups: Sequence[Group]) -> None:
         words = [f"{key} {as_text(group.settings[key])}" for key in differing if key in group.settings]
         if len(twins) > 1 and not group.settings:
             words = ["settings unknown"]
-        group.label = ", ".join([group.method, *words])
+        group.label = ", ".join([methods.shown(group.method), *words])
 
 
 def _comparability_notes(groups: Sequence[Group]) -> list[str]:
-    """Notes on settings, other than the method's own, that differ between groups."""
+    """Notes on settings, other than what defines the methods, that differ between groups."""
     known = [group for group in groups if group.settings]
     common = set.intersection(*(set(group.settings) for group in known)) - {"method"} if known else set()
     notes = []
@@ -186,10 +202,18 @@ def _comparability_notes(groups: Sequence[Group]) -> list[str]:
         values: dict[str, list[str]] = defaultdict(list)
         for group in known:
             values[as_text(group.settings[key])].append(group.label)
-        if len(values) > 1:
+        if len(values) > 1 and not all(_is_default_of_method(group, key) for group in known):
             each = "; ".join(f"{value} in {', '.join(labels)}" for value, labels in values.items())
             notes.append(f"Groups differ in {key}: {each}.")
     return notes
+
+
+def _is_default_of_method(group: Group, key: str) -> bool:
+    """Whether this is the value that the group's method sets by itself, such as `tau = 1` of fedeven."""
+    if group.method not in methods.MODULES:
+        return False
+    option = methods.get(group.method).options.model_fields.get(key)
+    return option is not None and option.get_default(call_default_factory=True) == group.settings[key]
 
 
 def as_text(value: Any) -> str:

@@ -25,6 +25,7 @@ class Measure:
     average: str
     sentence: str
     unit: Literal["share", "points", "number"] = "share"  # a fraction, a difference of fractions, any number
+    higher_is_better: bool = True
 
 
 TESTS = "global test set (during training: a fixed stratified part of it)"
@@ -76,13 +77,13 @@ OWN_VALIDATION = Measure(
 OWN = Measure(
     "own_test_accuracy", "accuracy on local test data", "each site's own", OWN_TESTS,
     "mean over the sites that share it, then over seeds",
-    "How often the models of a deployed federation are right on their own site's data. The server has no test data, "
-    "so accuracy across sites is unknown.",
+    "How often the models are right on data like their own site's. In a deployment nothing else is known: the server "
+    "has no test data.",
 )  # fmt: skip
 OWN_WORST = Measure(
     "own_test_accuracy_min", "worst site", "the least accurate site's", OWN_TESTS,
     "lowest of the sites that share it, then mean over seeds",
-    "How well the federation serves the least accurate of the sites that share their accuracy.",
+    "How well the federation serves the site whose model is least accurate on its own data.",
 )  # fmt: skip
 OWN_SPREAD = Measure(
     "own_test_accuracy_std", "std over sites", "each site's own", OWN_TESTS,
@@ -112,6 +113,11 @@ ADVERSARIAL = Measure(
     "How strongly the discriminator pulls on the outputs. The distillation gradient per output can reach 1.4; a pull "
     "of a few thousandths has almost no effect.", "number",
 )  # fmt: skip
+STEP_SIZE = Measure(
+    "discriminator_lr", "discriminator step size", "the server's discriminator", UPLOADS,
+    "after the round, mean over seeds",
+    "The step size that discriminator_rule = balance has reached. It rises while the discriminator guesses.", "number",
+)  # fmt: skip
 GAIN = Measure(
     "transfer_gain", "gain from the transfer", "each client's own", TESTS,
     "accuracy after the transfer minus accuracy after the local training of the same round, mean over clients and "
@@ -129,10 +135,27 @@ FORGOTTEN_OWN = Measure(
     "accuracy after the transfer minus before it, mean over clients and seeds",
     "Below 0, learning from others makes a client forget its own data.", "points",
 )  # fmt: skip
+BIAS = Measure(
+    "test_bias", "bias", "each client's own", TESTS,
+    "total variation distance between a client's mean probabilities and the class frequencies, mean over clients and "
+    "seeds",
+    "How much the models prefer some classes, often those of their own data; at 0 they predict each class as often as "
+    "it occurs.", "number",
+)  # fmt: skip
+ENSEMBLE = Measure(
+    "test_ensemble_accuracy", "ensemble", "the mean of all clients' logits", TESTS, "mean over seeds",
+    "What the clients know together: how often the mean of their outputs is right.",
+)  # fmt: skip
+GAP = Measure(
+    "test_gap", "gap to the ensemble", "the mean of all clients' logits and each client's own", TESTS,
+    "accuracy of the ensemble minus the mean over clients, then mean over seeds",
+    "What the clients know together and have not taken over.", "points",
+)  # fmt: skip
 
 CURVES: Sequence[Measure] = (
     ACCURACY, WORST, HONEST, HONEST_WORST, VALIDATION, VALIDATION_WORST, OWN_VALIDATION, OWN, OWN_WORST, SERVER, GAIN,
-    FORGOTTEN_GLOBAL, FORGOTTEN_OWN, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL, PARTICIPANTS,
+    FORGOTTEN_GLOBAL, FORGOTTEN_OWN, BIAS, ENSEMBLE, GAP, DISAGREEMENT, DISCRIMINATOR, ADVERSARIAL, STEP_SIZE,
+    PARTICIPANTS,
 )  # fmt: skip
 
 UPLOADED = Measure(

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedal.config import Config
-from fedal.config.attackers import Attacker
+from fedal.config.attackers import ABSENT, Attacker
 from fedal.messages import LARGEST, Outputs
-from fedal.seeding import philox_key, raw_bits
+from fedal.seeding import normals, philox_key, raw_bits
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,8 @@ def collusion(f: Tensor, scene: Scene) -> Tensor:
 
 
 def random(f: Tensor, scene: Scene) -> Tensor:
-    """Normal numbers with the strength as their standard deviation (Box and Muller)."""
-    first, second = ((scene.draws(2 * f.numel()) >> np.uint64(11)) + 0.5).reshape(2, -1) * 2.0**-53
-    normal = np.sqrt(-2 * np.log(first)) * np.cos(2 * np.pi * second)
+    """Normal numbers with the strength as their standard deviation."""
+    normal = normals(scene.draws(2 * f.numel()))
     return scene.strength * torch.as_tensor(normal.reshape(f.shape), dtype=f.dtype, device=f.device)
 
 
@@ -107,7 +106,8 @@ class Forger:
     """Replaces the attackers' uploads in every exchange."""
 
     def __init__(self, attackers: Mapping[str, Attacker], seed: int, tau: int) -> None:
-        self._attackers, self._tau = dict(attackers), tau
+        self._attackers = {client: attacker for client, attacker in attackers.items() if attacker.attack != ABSENT}
+        self._tau = tau
         self._keys = {client: philox_key(seed, "attack", client) for client in attackers}
         self._classes = {
             client: int(raw_bits(philox_key(seed, "attacked class", client), 0, 1)[0]) for client in attackers

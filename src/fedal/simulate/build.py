@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from fedal.config import Config
+from fedal.config.local_settings import LocalSettings
+from fedal.data.augment import Augmentation
 from fedal.data.split import Task
 from fedal.data.streams import PrivateData, PrivateStack, PublicData, Samples
 from fedal.engine.loop import Federation, Watch, Workers
@@ -22,10 +24,12 @@ from fedal.errors import ConfigError, FedalError
 from fedal.learners.base import Learner
 from fedal.learners.probe import refuse_hidden_randomness, refuse_hidden_state
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
+from fedal.losses import PrivateLoss, balanced_weights
 from fedal.methods.client import ClientLogic, ClientSetup
 from fedal.methods.server import ServerLogic, ServerSetup
 from fedal.models import (
     build,
+    build_any,
     check_output_width,
     copy_of,
     initialise,
@@ -40,6 +44,7 @@ from fedal.simulate.checks import refuse_incomplete
 from fedal.user_code import one_line
 from fedal.wire import Wire
 
+SERVER = "server"
 OWNS_MODELS = {"server-model", "weights"}
 
 Setup = TypeVar("Setup")
@@ -47,25 +52,36 @@ Half = TypeVar("Half")
 
 
 def build_learner(
-    config: Config, task: Task, client: str, name: str, public: Samples, custom: nn.Module | Learner | None = None
+    config: Config,
+    task: Task,
+    client: str,
+    name: str,
+    public: Samples,
+    custom: nn.Module | Learner | None = None,
+    *,
+    is_known: bool = False,
 ) -> Learner:
-    """The learner of one client: a model by name, a module to train, or a learner of any framework."""
+    """The learner of one client: a model by name, a module to train, or a learner of any framework.
+
+    One that `is_known` has been built and checked before.
+    """
     is_own_code = custom is not None or is_import_path(name)
     shown = f"{name} of {client}"
     with torch_seeded(config.seed, "weights", client):
         if custom is None:
-            custom = build(name, task.input_shape, task.n_classes)
+            custom = build_any(name, task.input_shape, task.n_classes)
         elif isinstance(custom, nn.Module) and is_lazy(custom):
             custom = copy_of(custom, shown)  # the caller's module is not changed
         if isinstance(custom, nn.Module):
             initialise(custom, task.input_shape, name=shown)
     if isinstance(custom, nn.Module):
-        refuse_untrainable(custom, name=shown)
-        check_output_width(custom, task.input_shape, task.n_classes, name=shown)
+        if not is_known:
+            refuse_untrainable(custom, name=shown)
+            check_output_width(custom, task.input_shape, task.n_classes, name=shown)
         learner: Learner = _learner(config, custom, client)
     else:
         learner = refuse_incomplete(custom, client)
-    if not config.allow_nondeterministic:
+    if not config.allow_nondeterministic and not is_known:
         samples = public.take(torch.arange(2))
         refuse_hidden_randomness(learner, samples, client)
         if is_own_code and isinstance(custom, nn.Module):
@@ -83,8 +99,22 @@ def build_client(
 ) -> ClientLogic:
     """The client's half of the method, for one client or for a stack."""
     view = _public_view(config, public)
-    setup = ClientSetup(client_id, learner, private, view, config.options, phase_done)
+    loss = private_loss(config.local(client_id), private)
+    setup = ClientSetup(
+        client_id, learner, private, view, config.options, config.seed, phase_done, loss, config.is_partial
+    )
     return _made(config.method_object().client, setup, f'client "{client_id}"')
+
+
+def private_loss(own: LocalSettings, private: PrivateData | PrivateStack) -> PrivateLoss:
+    """A client's loss on its private labels; raises ConfigError if the class weights do not fit the classes."""
+    weights = own.class_weights
+    if isinstance(weights, tuple) and len(weights) != private.n_classes:
+        raise ConfigError(f"class_weights has {len(weights)} numbers; this data has {private.n_classes} classes.")
+    if weights == "balanced":
+        return PrivateLoss(balanced_weights(private.label_counts), own.label_smoothing)
+    listed = None if weights == "none" else torch.tensor(weights, device=private.label_counts.device)
+    return PrivateLoss(listed, own.label_smoothing)
 
 
 def private_data(
@@ -92,13 +122,20 @@ def private_data(
 ) -> PrivateData:
     """The samples at `indices`, as the private data of a client."""
     stream = BatchStream(len(indices), config.batch_size, config.seed, "private", client)
-    return PrivateData(samples, labels, indices, n_classes, stream, config.tau)
+    changes = config.private_augment
+    augmentation = Augmentation(changes, config.seed, client) if changes else None
+    return PrivateData(samples, labels, indices, n_classes, stream, config.tau, augmentation)
 
 
 def build_server(
-    config: Config, task: Task, public: Samples, model_names: Mapping[str, str], feature_width: int
+    config: Config,
+    task: Task,
+    public: Samples,
+    model_names: Mapping[str, str],
+    feature_width: int,
+    workers: Workers | None = None,
 ) -> ServerLogic:
-    """The server's half of the method."""
+    """The server's half of the method, which may compute on the workers while no client does."""
     method = config.method_object()
     setup = ServerSetup(
         roster=config.client_names,
@@ -111,6 +148,9 @@ def build_server(
         make_learner=partial(_server_learner, config, task) if method.needs & OWNS_MODELS else None,
         architectures=model_names if "weights" in method.needs else {},
         feature_width=feature_width,
+        input_shape=task.input_shape,
+        partial=config.is_partial,
+        **({} if workers is None else {"each": workers.map}),
     )
     return _made(method.server, setup, "the server")
 
@@ -149,7 +189,10 @@ def _public_view(config: Config, public: Samples) -> PublicData | None:
     """A separate view for each role, because a stream caches its epoch and threads must not share that cache."""
     if "public" not in config.method_object().needs:
         return None
-    return PublicData(public, BatchStream(len(public), config.batch_size, config.seed, "public"), config.tau)
+    changes, clean, start = config.public_augment, config.public_clean, config.public_augment_start
+    augmentation = Augmentation(changes, config.seed, "", clean, start) if changes else None
+    stream = BatchStream(len(public), config.batch_size, config.seed, "public")
+    return PublicData(public, stream, config.tau, augmentation)
 
 
 def model_of(config: Config, client: str, listed: str | None, task: Task) -> str:
@@ -165,9 +208,27 @@ def model_of(config: Config, client: str, listed: str | None, task: Task) -> str
     return pool[int(raw_bits(philox_key(config.seed, "architecture", client), 0, 1)[0] % len(pool))]
 
 
+def steps_per_iteration(config: Config) -> float:
+    """Optimizer steps that a client takes per iteration, after any warm-up: 2 with local training and a transfer.
+
+    If some clients sit out each round, a client's expected number of steps.
+    """
+    steps, options, many = config.method_object().steps, config.options, 1000
+    share = config.cohort_size / len(config.client_names)
+    return share * (steps(options, 1 + many) - steps(options, 1)) / (many * config.tau)
+
+
 def _learner(config: Config, model: nn.Module, owner: str) -> TorchLearner:
-    steps = config.optimizer, config.lr, config.momentum, config.weight_decay, config.fused, config.channels_last
-    settings, dtype = TorchSettings(*steps, bf16=config.precision == "bf16"), dtype_of(config.precision)
+    own, dtype = config.local(owner), dtype_of(config.precision)
+    is_client = owner != SERVER  # a server takes steps at its own pace: the schedule and the clipping are the clients'
+    settings = TorchSettings(
+        own.optimizer, own.lr, own.momentum, own.weight_decay, config.fused, config.channels_last,
+        clip=own.clip if is_client else 0.0,
+        schedule=own.schedule if is_client else "constant",
+        schedule_steps=(own.schedule_iterations or 0) * steps_per_iteration(config),
+        schedule_end=own.schedule_end,
+        bf16=config.precision == "bf16",
+    )  # fmt: skip
     return TorchLearner(model, settings, seed=config.seed, owner=owner, dtype=dtype, device=config.device)
 
 
@@ -180,4 +241,4 @@ def _server_learner(config: Config, task: Task, name: str, input_shape: tuple[in
         model = build(name, shape, task.n_classes)
         initialise(model, shape, name=shown)
     refuse_untrainable(model, name=shown)
-    return _learner(config, model, "server")
+    return _learner(config, model, SERVER)

@@ -7,14 +7,25 @@ from collections.abc import Mapping
 import torch
 
 from fedal.config import Config
+from fedal.data.augment import misfit
 from fedal.data.split import Task
 from fedal.errors import ConfigError, NotApplicableError
 from fedal.learners.base import VERBS, Learner
 from fedal.methods.method import Method
 
+VERB_FOR = {
+    "features": "logits_and_features",
+    "weights": "weights",
+    "input-gradients": "through",
+    "weight-gradients": "weight_gradient",
+}
+
 
 def refuse_unfit_task(config: Config, task: Task) -> None:
-    """Raises NotApplicableError when the method does not fit the task."""
+    """Raises when the method or the augmentation does not fit the task."""
+    for name, usable in (("public_augment", "mixup or noise"), ("private_augment", "noise")):
+        if why := misfit(getattr(config, name), task.input_shape):
+            raise ConfigError(f"{name}: {why}. Use {usable}.")
     method = config.method_object()
     reason = method.refuse(config.options, task.n_classes)
     if reason:
@@ -34,7 +45,7 @@ def refuse_incomplete(learner: Learner, client: str) -> Learner:
 
 def refuse_misfits(method: Method, learners: Mapping[str, Learner], models: Mapping[str, str]) -> int:
     """Raises when the learners lack what the method needs; returns the shared feature width, or 0 if none is needed."""
-    for need, verb in {"features": "logits_and_features", "weights": "weights"}.items():
+    for need, verb in VERB_FOR.items():
         for client, learner in learners.items():
             if need in method.needs and not hasattr(learner, verb):
                 raise NotApplicableError(f'{method.name} needs {need}; the learner of client "{client}" exposes none.')

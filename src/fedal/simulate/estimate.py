@@ -17,6 +17,7 @@ from fedal.learners.torch_learner import TorchLearner
 from fedal.machine import peak_memory
 from fedal.precision import dtype_of
 from fedal.simulate.assemble import Assembly, assemble
+from fedal.simulate.participation import absence
 from fedal.simulate.prepare import prepare_split
 from fedal.theory.instruments import Panel
 
@@ -65,11 +66,15 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
         assembly = assemble(config, split, workers)
         view, federation = assembly.view, assembly.federation
         panel = Panel(config.instruments, view)
+
+        def run_round(t: int) -> None:
+            federation.run_round(t, absence(config, t))
+
         start_s = time.perf_counter() - began
         times: list[float] = []
         up, down = [0], [0]
         while _needs_another_round(times, config, trial_s):
-            times.append(_timed(lambda: federation.run_round(len(up) - 1)))
+            times.append(_timed(lambda: run_round(len(up) - 1)))
             up.append(federation.wire.up_bytes.total())
             down.append(federation.wire.down_bytes.total())
         view.evaluate_all()  # warm-up
@@ -80,7 +85,7 @@ def estimate(config: Config, *, trial_s: float = TRIAL_S) -> Estimate:
         instruments_s = 0.0
         if config.instruments:
             federation.watch.phase_done = lambda client, phase: panel.trained(client)
-            with_them = _timed(panel.begins) + _timed(lambda: federation.run_round(len(times))) + _timed(panel.ends)
+            with_them = _timed(panel.begins) + _timed(lambda: run_round(len(times))) + _timed(panel.ends)
             instruments_s = max(0.0, with_them - round_s[1])
         memory = _memory(config, split, assembly)
     kinds = config.method_object().up + config.method_object().down

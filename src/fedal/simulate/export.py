@@ -9,6 +9,7 @@ import numpy as np
 
 from fedal.config import Config
 from fedal.durable import replacing
+from fedal.errors import ConfigError
 from fedal.simulate.prepare import prepare_split
 
 
@@ -16,6 +17,8 @@ def export_sites(config: Config, out: Path) -> list[Path]:
     """Writes each client's private data, split as in `fedal run`, to one .npz file per site; returns the paths."""
     split = prepare_split(config)
     data = split.dataset
+    if data.owners is not None:
+        raise ConfigError("export-sites: each client has its own data already. Pass them to `fedal join --data`.")
     out.mkdir(parents=True, exist_ok=True)
     layout: dict[str, Any] = {} if data.layout is None else {"layout": np.array(data.layout)}
     paths = []

@@ -11,9 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedal import methods
 from fedal.config import Config
 from fedal.data.dataset import Dataset
@@ -29,7 +26,15 @@ from fedal.records.pinned import refuse_changed_settings
 from fedal.records.run import Run
 from fedal.simulate.assemble import CustomModels
 from fedal.simulate.callback import Callback, Callbacks, Observers, RunInfo
-from fedal.simulate.prepare import prepare_split, resolved, restore_split
+from fedal.simulate.prepare import (
+    GivenData,
+    GivenPublic,
+    given_data,
+    given_public,
+    prepare_split,
+    resolved,
+    restore_split,
+)
 from fedal.simulate.session import Session
 
 MAX_RESTARTS = 10  # of one run after its actors die
@@ -39,20 +44,28 @@ def run(
     config: Config,
     out: Path | str | None = None,
     *,
-    data: Dataset | None = None,
-    public: NDArray[np.float32] | None = None,
+    data: GivenData = None,
+    public: GivenPublic = None,
     models: CustomModels | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Starts a new run in folder `out`. Reports all mistakes before anything is written."""
+    """Starts a new run in folder `out`. Reports all mistakes before anything is written.
+
+    `data`: a `Dataset`, a file or DataFrame, or one of these for each client by name; `public`: an array, file or
+    DataFrame. Tables need the config's `schema_file`, or data that were read with `fedal.data.read_data`.
+    """
     refuse_windows()
+    data = given_data(config, data)
+    public = given_public(config, public, data)
     folder = RunFolder(Path(out) if out is not None else default_folder(config, data))
     folder.refuse_if_taken()
     _refuse_unknown_clients(config, models)
     split = prepare_split(config, data, public)
     if data is not None:  # the record names the data that were used, not the default dataset
-        config = config.with_(**resolved(config), dataset=data.name, data=None, data_in_python=True)
+        config = config.with_(**resolved(config, data), dataset=data.name, data=None, data_in_python=True)
     observers = Observers(RunInfo(folder.path, config), Callbacks(callbacks))
+    for note in split.dataset.notes:
+        observers.warning(note)
     with observers.until_the_end(), _engine(config, models) as engine:
         session = Session(config, folder, split, observers, *engine, models, data is not None)
         folder.create()
@@ -67,8 +80,8 @@ def resume(
     *,
     iterations: int | None = None,
     trust: bool = False,
-    data: Dataset | None = None,
-    public: NDArray[np.float32] | None = None,
+    data: GivenData = None,
+    public: GivenPublic = None,
     models: CustomModels | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
@@ -76,6 +89,8 @@ def resume(
     folder = RunFolder(Path(path))
     refuse_windows()
     config = folder.read_config(trust=trust)
+    data = given_data(config, data)
+    public = given_public(config, public, data)
     with folder.locked():
         _refuse_other_settings(config, folder)
         longer = config if iterations is None else _extended(config, folder, iterations)
@@ -168,7 +183,8 @@ def _engine(config: Config, models: CustomModels | None) -> Iterator[tuple[Threa
         raise ConfigError(
             f'engine = ray: method "{config.method}" is registered in this process only. Name it package.module:METHOD.'
         )
-    with ray_cluster(config.ray_address, config.workers) as cluster, thread_workers(cluster.workers) as workers:
+    connected = ray_cluster(config.ray_address, config.workers, gpus=config.device.startswith("cuda"))
+    with connected as cluster, thread_workers(cluster.workers) as workers:
         yield workers, cluster
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,24 +12,31 @@ from typing import Any
 
 from fedal.config import Config
 from fedal.data.split import DataSplit
-from fedal.durable import sync_folder, write_atomically
+from fedal.durable import make_folder, sync_folder, write_atomically
 from fedal.engine.player import Cluster
 from fedal.engine.threads import ThreadWorkers
 from fedal.errors import FedalError, RunError, Stopped
-from fedal.records.checkpoint import load_newest, save_checkpoint, save_model
+from fedal.learners.base import State
+from fedal.records.checkpoint import fitting, load_newest, readable_json, save_checkpoint, save_model
 from fedal.records.environment import describe_environment
 from fedal.records.folder import RunFolder, write_json
+from fedal.records.model_files import TOGETHER, ModelFile, trained_models
 from fedal.records.pinned import pinned_settings
+from fedal.records.rest import RestFolder
 from fedal.records.rows import Record
+from fedal.records.run import read_rows
 from fedal.simulate.assemble import CustomModels, assemble
 from fedal.simulate.callback import Observers
 from fedal.simulate.checks import refuse_missing_device
+from fedal.simulate.participation import absence, cohort
 from fedal.simulate.prepare import resolved
 from fedal.simulate.recorder import Recorder
+from fedal.simulate.scores import final_scores
 from fedal.simulate.stacking import resolve_stacked
 from fedal.user_code import one_line
 
 FIRST_SAVE_S = 5.0
+MANY = 1000  # clients: of more, only the models of the evaluated ones are files of their own at the end
 SAVE_SHARE = 0.02  # checkpoint_every = auto: saving costs at most this share of the time
 
 
@@ -47,8 +55,9 @@ class Session:
 
     def __post_init__(self) -> None:
         refuse_missing_device(self.config.device)
+        self._rest = RestFolder(self.folder.rest) if self.config.rest == "disk" else None
         self._assembly = assemble(
-            self.config, self.split, self.workers, custom_models=self.models, cluster=self.cluster
+            self.config, self.split, self.workers, custom_models=self.models, cluster=self.cluster, rest=self._rest
         )
         self._seconds_before = 0.0
         self._started = self._saved_at = time.monotonic()
@@ -58,6 +67,8 @@ class Session:
         """Runs from the newest checkpoint to the end; `extended` says that the config is longer than the saved one."""
         try:
             self._write_folder(extended)
+            if self._rest is not None:  # after the config: a folder without one and not empty could not be used again
+                self._rest.open()
             self._run_all()
         except Stopped:
             raise
@@ -92,21 +103,27 @@ class Session:
     def _run_all(self) -> None:
         found = load_newest(self.folder.checkpoints, self.observers.warning)
         done, state = found if found is not None else (0, None)
-        with closing(Record(self.folder, state["record_bytes"] if state else {})) as record:
+        if self._rest is not None:
+            self._rest.at(done)
+            self._rest.saved(saved for _, saved in readable_json(self.folder.checkpoints))
+        with fitting(self.folder.checkpoints):
+            opened = Record(self.folder, state["record_bytes"] if state else {}, cohorts=self.config.is_partial)
+        with closing(opened) as record:
             recorder = Recorder(self._assembly, record, self.observers.evaluation)
             if state:
-                self._seconds_before = float(state["seconds"])
-                self._assembly.federation.load_state_dict(state)
-                recorder.load_state_dict(state["record"])
+                with fitting(self.folder.checkpoints):
+                    self._seconds_before = float(state["seconds"])
+                    self._assembly.federation.load_state_dict(state)
+                    recorder.load_state_dict(state["record"])
             # The tensors are memory-mapped: they would fill memory, and keep the file on disk after its deletion.
             del found, state
-            self.folder.checkpoints.mkdir(exist_ok=True)
+            make_folder(self.folder.checkpoints)
             sync_folder(self.folder.path)  # the new files must be durable before a checkpoint records their lengths
             self._run_rounds(done, record, recorder)
             # After the last checkpoint, so that a run that is extended later drops this row.
             final = recorder.final(self.config.total_rounds, self._seconds())
             record.sync()
-        self._finish(final)
+        self._finish(final, recorder.best.states)
 
     def _run_rounds(self, done: int, record: Record, recorder: Recorder) -> None:
         tau, total = self.config.tau, self.config.total_rounds
@@ -115,7 +132,11 @@ class Session:
             recorder.start(self._seconds())
         for t in range(done, total):
             recorder.begin(t, last=t + 1 == total)
-            present = self._assembly.federation.run_round(t)
+            if self._rest is not None:
+                self._rest.at(t + 1)
+                if t + 1 < total:
+                    self._rest.expect(cohort(self.config, t + 1))
+            present = self._assembly.federation.run_round(t, absence(self.config, t))
             recorder.end(t + 1, present, self._seconds())
             self.observers.round((t + 1) * tau)
             stop = self.observers.should_stop()
@@ -125,10 +146,20 @@ class Session:
                 at = (t + 1) * tau
                 raise Stopped(f"stopped after iteration {at}. Continue with `fedal resume {self.folder.path}`.")
 
-    def _finish(self, final: dict[str, Any]) -> None:
-        self.folder.models.mkdir(exist_ok=True)
-        for client, learner in self._assembly.learners.items():
-            save_model(self.folder.models / f"{client}.safetensors", learner.state_dict())
+    def _finish(self, final: dict[str, Any], best: Mapping[str, State]) -> None:
+        make_folder(self.folder.models)
+        if best:
+            make_folder(self.folder.best_models)
+        for client, state in best.items():
+            save_model(self.folder.best_models / f"{client}.safetensors", state)
+        learners = self._assembly.learners
+        for client in self._assembly.view.evaluated if len(learners) > MANY else learners:
+            save_model(self.folder.models / f"{client}.safetensors", learners[client].state_dict())
+        models = trained_models(read_rows(self.folder.clients), self._assembly.model_names)
+        about = ModelFile.of(self.config, self.split.dataset, models, final["iteration"], len(learners))
+        about.write(self.folder.models / TOGETHER)
+        if scores := final_scores(self._assembly.view):
+            write_json(self.folder.scores, scores)
         self.folder.failure.unlink(missing_ok=True)
         data = {"effective_classes": self.split.effective_classes, "unassigned": self.split.leftovers}
         write_json(self.folder.summary, {"status": "complete", "final": final, "data": data})
@@ -145,7 +176,11 @@ class Session:
         began = time.monotonic()
         kept = {"record_bytes": record.sync(), "record": recorder.state_dict(), "seconds": self._seconds()}
         kept["settings"] = pinned_settings(self._resolved())
+        if self._rest is not None:
+            self._rest.sync()
         save_checkpoint(self.folder.checkpoints, rounds, {**kept, **self._assembly.federation.state_dict()})
+        if self._rest is not None:  # only now: until a newer checkpoint is committed, the files of the last one count
+            self._rest.saved(saved for _, saved in readable_json(self.folder.checkpoints))
         self._saved_at = time.monotonic()
         self._save_cost_s = self._saved_at - began
         self.observers.checkpoint(rounds * self.config.tau)
@@ -169,5 +204,9 @@ class Session:
         stacked = resolve_stacked(self.config, self._assembly.model_names)
         public = {} if self.split.public is None else {"public_size": len(self.split.public)}
         return self.config.with_(
-            **resolved(self.config), **public, stacked=stacked, eval_every=self.config.eval_interval
+            **resolved(self.config, self.split.dataset),
+            **public,
+            stacked=stacked,
+            eval_every=self.config.eval_interval,
+            metrics=self._assembly.view.metrics,
         )

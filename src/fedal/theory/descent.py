@@ -70,6 +70,9 @@ class Gradients:
         self._start, self._half = {}, {}
         return {**rows, SERVER: self._server} if self._server else rows
 
+    def final(self) -> Columns:
+        return {}  # gradients belong to a round
+
     # one client
 
     def _client_row(self, client: str, outputs: Tensor, utility: Tensor | None) -> dict[str, float]:
@@ -158,8 +161,8 @@ class Gradients:
         discriminator, roster = self._view.discriminator, self._view.clients
         assert discriminator is not None
         chosen = [roster.index(client) for client in clients]
-        seen = discriminator.inputs(outputs[chosen]).flatten(0, 1)
-        owners = torch.tensor(chosen).repeat_interleave(outputs.shape[1])
+        seen = discriminator.inputs(outputs)[chosen].flatten(0, 1)
+        owners = discriminator.owners(clients).repeat_interleave(outputs.shape[1])
 
         def terms(h: Tensor, part: Tensor) -> Mapping[str, Tensor]:
             return {"n": d_cross_entropy(h, owners[part])}

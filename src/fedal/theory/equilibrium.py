@@ -26,7 +26,7 @@ class Equilibrium:
     agreement: float  # share of samples for which all clients predict the same class
     chance: float  # 1 / N
     margin: float  # two standard errors of an accuracy at chance
-    discriminator: float | None  # accuracy of the run's own discriminator
+    discriminator: float | None  # accuracy of the run's own discriminator, if it tells clients apart
     fresh: float  # accuracy of a newly trained discriminator on held-out samples
 
     @property
@@ -71,7 +71,9 @@ def check_equilibrium(
         chance=1 / n,
         # The N outputs for one sample are not independent draws: only the samples count.
         margin=2 * math.sqrt((1 - 1 / n) / n / held_out),
-        discriminator=None if discriminator is None else _accuracy(discriminator, outputs),
+        discriminator=_accuracy(discriminator, outputs)
+        if discriminator and discriminator.tells_clients_apart
+        else None,
         fresh=_fresh_accuracy(outputs, roster, seed),
     )
 

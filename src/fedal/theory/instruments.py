@@ -1,4 +1,4 @@
-"""Instruments that measure during a run: `instruments = ["forgetting", "zeta", "gradients"]` in the config.
+"""Instruments that measure during a run: `instruments = ["forgetting", "zeta", "gradients", "bottlenecks"]`.
 
 In every recorded round they measure at three moments: at its start, when a client ends its local training, and at its
 end. They change no weights and draw no random numbers, so the models are bit-identical with and without them; only
@@ -8,10 +8,11 @@ end. They change no weights and draw no random numbers, so the models are bit-id
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Protocol
 
+from fedal.theory.bottlenecks import measure_bottlenecks
 from fedal.theory.descent import Gradients
 from fedal.theory.outputs import client_outputs, zeta
 from fedal.theory.view import SERVER, Columns, FederationView
@@ -28,6 +29,10 @@ class Instrument(Protocol):
 
     def ends(self) -> Columns:
         """Called after a round; returns its measurements."""
+
+    def final(self) -> Columns:
+        """Called after the last round; returns what belongs in the final rows, on all evaluation data."""
+        return {}
 
 
 class Forgetting(Instrument):
@@ -72,10 +77,24 @@ class Zeta(Instrument):
         return {n: {"zeta": float(value)} for n, value in zip(self._view.clients, measured, strict=True)}
 
 
+class BottleneckInstrument(Instrument):
+    """Bias, ensemble and gap at the end of the round, and on all evaluation data at the end of the run."""
+
+    def __init__(self, view: FederationView) -> None:
+        self._view = view
+
+    def ends(self) -> Columns:
+        return measure_bottlenecks(self._view, whole=False)
+
+    def final(self) -> Columns:
+        return measure_bottlenecks(self._view, whole=True)
+
+
 INSTRUMENTS: dict[str, Callable[[FederationView], Instrument]] = {
     "forgetting": Forgetting,
     "zeta": Zeta,
     "gradients": Gradients,
+    "bottlenecks": BottleneckInstrument,
 }
 
 
@@ -95,11 +114,19 @@ class Panel:
 
     def ends(self) -> Columns:
         """All measurements of the round, by client."""
-        columns: Columns = defaultdict(dict)
-        for instrument in self._instruments:
-            for client, row in instrument.ends().items():
-                columns[client] |= row
-        return dict(columns)
+        return _joined(instrument.ends() for instrument in self._instruments)
+
+    def final(self) -> Columns:
+        """All measurements for the final rows, by client."""
+        return _joined(instrument.final() for instrument in self._instruments)
+
+
+def _joined(parts: Iterable[Columns]) -> Columns:
+    columns: Columns = defaultdict(dict)
+    for part in parts:
+        for client, row in part.items():
+            columns[client] |= row
+    return dict(columns)
 
 
 def mean_over_clients(columns: Columns) -> dict[str, float]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.losses import d_cross_entropy, d_kl
 from fedal.models import build
-from fedal.models.small import SmallCNN
 from fedal.seeding import torch_seeded
 
 G, B, K = 3, 8, 4
@@ -139,9 +136,3 @@ def test_forgotten_passes_teach_nothing() -> None:
     with pytest.raises(ValueError, match="2 gradients for 1 pending"):
         stack.learn(f, f)
     stack.learn(d_cross_entropy(f, y))
-
-
-def test_layers_that_depend_on_the_batch_or_draw_random_numbers_are_refused() -> None:
-    for model in (SmallCNN((1, 8, 8), K, batch_norm=True), nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, K))):
-        with pytest.raises(TypeError, match="cannot be stacked"):
-            StackedLearner([TorchLearner(copy.deepcopy(model)) for _ in range(2)], 3)

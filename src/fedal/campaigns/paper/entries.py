@@ -244,7 +244,8 @@ def find(name: str) -> PaperEntry:
     for entry in ENTRIES:
         if entry.name == name:
             return entry
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), [entry.name for entry in ENTRIES], n=1, cutoff=0.4)
+    known = [*(entry.name for entry in ENTRIES), "table-related", "table-forgetting"]
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.4)
     hint = f"Did you mean {near[0]}? " if near else ""
     raise ConfigError(f'there is no paper entry "{name}". {hint}`fedal paper list` shows all.')
 

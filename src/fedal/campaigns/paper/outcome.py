@@ -10,10 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedal import methods
 from fedal.campaigns.comparison import MethodRuns
 from fedal.campaigns.paper.entries import FIGURE_ONLY, Kind, Number, PaperEntry
 from fedal.config import Config
 from fedal.durable import write_texts
+from fedal.records.differences import interval
 from fedal.records.folder import RunFolder
 from fedal.records.numbers import partition_text
 from fedal.records.statistics import mean, spread
@@ -21,7 +23,8 @@ from fedal.records.tables import as_csv, as_markdown
 
 Scale = Literal["small", "full"]
 
-HEADS = ("setting", "what", "ours", "paper", "difference", "spread", "seeds", "steps", "config")
+HEADS = ("setting", "what", "ours", "95% interval", "paper", "difference", "spread", "seeds", "steps", "config")
+CSV_HEADS = ("setting", "what", "ours", "paper", "difference", "spread", "seeds", "steps", "config", "low", "high")
 QUANTITIES: dict[Kind, str] = {
     "variances": "largest variance during the run, mean over clients",
     "outputs": "predicted probability of class 3, mean over clients and the test samples of class 3",
@@ -53,6 +56,11 @@ class TableLine:
         return spread(self.values) if len(self.values) > 1 else None
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """Student's 95% interval of the mean over seeds."""
+        return interval(self.values)
+
+    @property
     def difference(self) -> float | None:
         return None if self.ours is None or isinstance(self.paper, str) else self.ours - self.paper[0]
 
@@ -61,8 +69,9 @@ class TableLine:
         paper = self.paper if isinstance(self.paper, str) else f"{self.paper[0]:g} ± {self.paper[1]:g}"
         return [
             self.setting,
-            self.what,
+            methods.shown(self.what),
             _shown(self.ours, ".4g") or self.reason,
+            "-" if self.interval is None else "{:.3f} to {:.3f}".format(*self.interval),
             paper,
             _shown(self.difference, "+.3f") or "-",
             _shown(self.spread, ".2g") or "-",
@@ -115,10 +124,10 @@ class Outcome:
             printed, paper_spread = (line.paper, "") if isinstance(line.paper, str) else line.paper
             numbers = [line.ours, printed, line.difference, line.spread, len(line.values), line.steps]
             rows.append(
-                [line.setting, line.what, *numbers, line.config, paper_spread, line.reason, line.folder, self.data,
-                 self.quantity]
+                [line.setting, line.what, *numbers, line.config, *(line.interval or (None, None)), paper_spread,
+                 line.reason, line.folder, self.data, self.quantity]
             )  # fmt: skip
-        return as_csv([*HEADS, "paper_spread", "reason", "folder", "data", "quantity"], rows)
+        return as_csv([*CSV_HEADS, "paper_spread", "reason", "folder", "data", "quantity"], rows)
 
     def _markdown(self) -> str:
         table = as_markdown(HEADS, [line.cells() for line in self.lines])

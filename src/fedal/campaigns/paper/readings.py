@@ -15,6 +15,7 @@ from fedal.campaigns.comparison_folder import method_folder
 from fedal.campaigns.paper.entries import FIGURE_ONLY, Column, Kind
 from fedal.campaigns.paper.outcome import Outcome, TableLine, config_text
 from fedal.config import Config
+from fedal.durable import make_folder
 from fedal.engine.threads import thread_workers
 from fedal.metrics import EVALUATION_BATCH
 from fedal.precision import dtype_of
@@ -92,7 +93,7 @@ def output_matrix(run: Run) -> NDArray[np.float64]:
         fresh = assemble(config, split, workers).learners
     before = [_mean_probabilities(learner.predict, x) for learner in fresh.values()]
     after = [_mean_probabilities(run.model(client), x) for client in config.client_names]
-    (run.path / "analysis").mkdir(exist_ok=True)
+    make_folder(run.path / "analysis")
     write_json(run.path / "analysis" / "output-matrix.json", {"before": before, "after": after})
     return np.array(after)
 

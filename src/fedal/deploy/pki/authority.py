@@ -1,8 +1,8 @@
 """A private certificate authority (CA) for one federation: it issues the server's certificate and one for each site.
 
 A certificate identifies a site: it holds the name `fedal://FEDERATION/SITE`, signed by the federation's own CA. An
-invitation is the folder that a site receives: CA certificate, certificate, key, and two facts that must not come from
-the server: the federation's name and the hash of the public set. With `enrolment` a site creates its own key.
+invitation is the folder that a site receives: CA certificate, certificate, key, and what must not come from the server:
+the federation's name, the hash of the public set and the contract. With `enrolment` a site creates its own key.
 """
 
 from __future__ import annotations
@@ -22,20 +22,24 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedal.deploy.address import refuse_bad_host
-from fedal.durable import append, replacing, write_atomically
+from fedal.deploy.contract import Contract, read_contract
+from fedal.durable import append, read_bounded, replacing, write_atomically
 from fedal.errors import ConfigError
 from fedal.records.folder import write_json
 
 DAYS = 90
 AUTHORITY_DAYS = 3650
+SKEW = timedelta(days=1)  # clocks may be this late; the same for all, so that no certificate is older than its CA
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 OPERATOR = "operator"  # may request the status, but is not a site
 PEMS = ("ca.pem", "cert.pem", "key.pem")
 REVOKED = "crl.pem"
 ISSUED = "issued.jsonl"
+INVITATION = "invitation.json"
 REQUEST = "request.json"  # written by a site that enrols
 TAKEN = ("server", "tokens")  # folders that the CA itself uses
 WARN_DAYS = 14
+MAX_BYTES = 1 << 22  # of a certificate, a list, an invitation, a token or a request
 
 
 class Pems(NamedTuple):
@@ -53,6 +57,7 @@ class Invitation:
     public_sha256: str | None
     first: Pems  # as first read
     folder: Path | None = None
+    contract: Contract | None = None  # what the site agrees to at its first join
 
     def pems(self) -> Pems:
         """The current files in the folder, so that the next connection uses a renewed certificate."""
@@ -85,7 +90,7 @@ def init(folder: Path, federation: str) -> None:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_before(now - SKEW)
         .not_valid_after(now + timedelta(days=AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
@@ -109,13 +114,23 @@ def refuse_bad_hosts(hosts: list[str]) -> None:
         refuse_bad_host(host, "--host", wildcard=True)
 
 
-def issue_client(folder: Path, site: str, public_sha256: str | None, days: int = DAYS) -> Path:
+def issue_client(
+    folder: Path, site: str, public_sha256: str | None, days: int = DAYS, contract: Contract | None = None
+) -> Path:
     """Creates the invitation of a site, in `folder/SITE`."""
     refuse_bad_invitation(site, public_sha256)
     federation = federation_of(folder)
     out = _issue(folder, site, [_uri(federation, site)], ExtendedKeyUsageOID.CLIENT_AUTH, days)
-    write_json(out / "invitation.json", {"federation": federation, "site": site, "public_sha256": public_sha256})
+    write_json(out / INVITATION, invitation_json(federation, site, public_sha256, contract))
+    if (folder / REVOKED).exists():
+        write_atomically(out / REVOKED, read_pem(folder / REVOKED))
     return out
+
+
+def invitation_json(federation: str, site: str, public_sha256: str | None, contract: Contract | None) -> dict[str, Any]:
+    """The content of an invitation besides certificates and key."""
+    agreed = {"contract": contract.to_json()} if contract else {}
+    return {"federation": federation, "site": site, "public_sha256": public_sha256, **agreed}
 
 
 def sign_site(folder: Path, site: str, key: ec.EllipticCurvePublicKey, days: int) -> x509.Certificate:
@@ -139,17 +154,19 @@ def federation_of(folder: Path) -> str:
 
 
 def read_invitation(folder: Path) -> Invitation:
-    content = read_json(folder / "invitation.json", "Ask the federation's operator for your invitation folder.")
+    path = folder / INVITATION
+    content = read_json(path, "Ask the federation's operator for your invitation folder.")
     try:
         federation, site, public_sha256 = (content[key] for key in ("federation", "site", "public_sha256"))
-        return Invitation(str(federation), str(site), public_sha256, read_pems(folder), folder)
     except KeyError as error:
-        raise ConfigError(f"{folder / 'invitation.json'}: {error} is missing.") from None
+        raise ConfigError(f"{path}: {error} is missing.") from None
+    contract = read_contract(content["contract"], str(path)) if "contract" in content else None
+    return Invitation(str(federation), str(site), public_sha256, read_pems(folder), folder, contract)
 
 
 def read_pem(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bounded(path, MAX_BYTES)
     except OSError as error:
         advice = "`fedal certs` creates it."
         if path.name == "cert.pem" and path.with_name(REQUEST).exists():
@@ -182,7 +199,7 @@ def check_pems(pems: Pems, folder: Path) -> str:
 
 
 def revoke(folder: Path, name: str) -> list[int]:
-    """Revokes every certificate issued for this name, and writes the signed list to `folder/server`."""
+    """Revokes every certificate issued for this name, and writes the signed list to the folders of server and sites."""
     authority, key = _authority(folder)
     revoked, serials = _revocations(folder / REVOKED), serials_of(folder, name)
     if not serials:
@@ -195,7 +212,7 @@ def revoke(folder: Path, name: str) -> list[int]:
         builder = builder.add_revoked_certificate(entry)
     content = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     (folder / "server").mkdir(exist_ok=True)
-    for place in (folder, folder / "server"):
+    for place in (folder, folder / "server", *(path.parent for path in folder.glob(f"*/{INVITATION}"))):
         write_atomically(place / REVOKED, content)
     return serials
 
@@ -210,7 +227,7 @@ def _revocations(path: Path, signer: Any = None) -> list[int]:
     if not path.exists():
         return []
     try:
-        found = x509.load_pem_x509_crl(path.read_bytes())
+        found = x509.load_pem_x509_crl(read_bounded(path, MAX_BYTES))
         if signer is not None and not found.is_signature_valid(signer):
             raise ValueError("its signature is not from this certificate authority")
     except (OSError, ValueError) as error:
@@ -257,8 +274,8 @@ def _sign(
         .issuer_name(authority.subject)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=max(0, -days) + 1))
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_before(now - SKEW - timedelta(days=max(0, -days)))
+        .not_valid_after(min(now + timedelta(days=days), authority.not_valid_after_utc))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
@@ -315,10 +332,10 @@ def write_secret(path: Path, content: bytes) -> None:
 
 def read_json(path: Path, advice: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_bounded(path, MAX_BYTES))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}). {advice}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON ({error}). {advice}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a JSON object. {advice}")

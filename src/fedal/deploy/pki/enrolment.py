@@ -24,8 +24,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedal.deploy.contract import Contract, read_contract
 from fedal.deploy.pki import authority as certs
-from fedal.deploy.pki.authority import REQUEST
+from fedal.deploy.pki.authority import INVITATION, REQUEST
 from fedal.durable import sync_folder, write_atomically
 from fedal.errors import ConfigError
 from fedal.records.folder import write_json
@@ -47,6 +48,7 @@ class Token:
     authority: str
     number: str
     secret: str
+    contract: dict[str, Any] | None = None  # as `Contract.to_json`; older tokens have none
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,21 @@ class Entry:
 
 
 def make_token(
-    folder: Path, site: str, public_sha256: str | None, hours: float = HOURS, days: int = certs.DAYS
+    folder: Path,
+    site: str,
+    public_sha256: str | None,
+    hours: float = HOURS,
+    days: int = certs.DAYS,
+    contract: Contract | None = None,
 ) -> Path:
     """Creates a token in `folder/SITE.token`, valid for one certificate. Voids the site's older tokens."""
     certs.refuse_bad_invitation(site, public_sha256)
     if not math.isfinite(hours):  # such a token would never expire
         raise ConfigError(f"--hours {hours:g}: expected a finite number of hours, for instance --hours 72.")
     federation, authority = certs.federation_of(folder), certs.read_pem(folder / "ca.pem").decode()
-    token = Token(federation, site, public_sha256, authority, secrets.token_hex(16), secrets.token_hex(32))
+    number, secret = secrets.token_hex(16), secrets.token_hex(32)
+    agreed = contract.to_json() if contract else None
+    token = Token(federation, site, public_sha256, authority, number, secret, agreed)
     ledger = folder / LEDGER
     ledger.mkdir(mode=0o700, exist_ok=True)
     void_tokens(folder, site)
@@ -90,9 +99,10 @@ def make_request(token_file: Path, out: Path | None = None) -> Path:
 
     An existing key is kept, so the request renews its certificate without disturbing a running site.
     """
-    token = _read_token(token_file)
+    token = read_token(token_file)
     out = out or Path(token.site)
-    content = {"federation": token.federation, "site": token.site, "public_sha256": token.public_sha256}
+    contract = contract_of_token(token, token_file)
+    content = certs.invitation_json(token.federation, token.site, token.public_sha256, contract)
     _refuse_other_invitation(out, content)
     out.mkdir(parents=True, exist_ok=True)
     if (out / "key.pem").exists():
@@ -103,7 +113,7 @@ def make_request(token_file: Path, out: Path | None = None) -> Path:
     asked = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     pem = asked.public_bytes(serialization.Encoding.PEM)
     write_atomically(out / "ca.pem", token.authority.encode())
-    write_json(out / "invitation.json", content)
+    write_json(out / INVITATION, content)
     request = {"number": token.number, "request": pem.decode(), "proof": _proof(token.secret, pem)}
     write_json(out / REQUEST, request)
     return out
@@ -148,11 +158,11 @@ def void_tokens(folder: Path, site: str) -> int:
     return len(unused)
 
 
-def _read_token(path: Path) -> Token:
+def read_token(path: Path) -> Token:
     found = certs.read_json(path, ASK)
     names = set(Token.__dataclass_fields__)
-    texts = all(isinstance(found.get(name), str) for name in names - {"public_sha256"})
-    if set(found) != names or not texts:
+    texts = all(isinstance(found.get(name), str) for name in names - {"public_sha256", "contract"})
+    if set(found) | {"contract"} != names or not texts:
         raise ConfigError(f"{path}: not a token made by `fedal certs token`. {ASK}")
     token = Token(**found)
     certs.refuse_bad_invitation(token.site, token.public_sha256)
@@ -163,8 +173,13 @@ def _read_token(path: Path) -> Token:
     return token
 
 
+def contract_of_token(token: Token, path: Path) -> Contract | None:
+    """The contract that the site agrees to, if the token names one."""
+    return read_contract(token.contract, str(path)) if token.contract is not None else None
+
+
 def _refuse_other_invitation(out: Path, content: dict[str, Any]) -> None:
-    path = out / "invitation.json"
+    path = out / INVITATION
     if not path.exists():
         return
     found = certs.read_json(path, "Choose another --out.")

@@ -14,11 +14,11 @@ from cryptography import x509
 
 from fedal.deploy.channel import server_credentials
 from fedal.deploy.pki.authority import PEMS, REVOKED, Pems, check_pems, read_pems, revoked_serials
+from fedal.deploy.pki.pinning import Version, file_version
 from fedal.deploy.refusals import Code, Refused
 from fedal.errors import ConfigError
 
 Log = Callable[..., None]
-Version = tuple[int, int]
 
 
 class ServerIdentity:
@@ -30,14 +30,14 @@ class ServerIdentity:
         self._pems = read_pems(folder)
         if warning := check_pems(self._pems, folder):
             log("warning", text=f"{warning}.")
-        self._pem_versions, self._list_version = self._versions(), _version(self._list)
+        self._pem_versions, self._list_version = self._versions(), file_version(self._list)
         self._revoked = revoked_serials(folder / REVOKED, self._pems.authority)
 
     def credentials(self) -> grpc.ServerCredentials:
         return server_credentials(self._pems, self._renewed)
 
     def refuse_revoked(self, serial: int) -> None:
-        found = _version(self._list)
+        found = file_version(self._list)
         if found != self._list_version:
             self._list_version = found
             try:
@@ -64,18 +64,8 @@ class ServerIdentity:
         return pems
 
     def _versions(self) -> tuple[Version | None, ...]:
-        return tuple(_version(os.path.join(self._folder, name)) for name in PEMS)
+        return tuple(file_version(os.path.join(self._folder, name)) for name in PEMS)
 
 
 def serial_of(certificate: bytes) -> int:
     return x509.load_pem_x509_certificate(certificate).serial_number
-
-
-def _version(path: str) -> Version | None:
-    if not os.access(path, os.F_OK):  # the usual case for the list, checked at every message: avoids an exception
-        return None
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino

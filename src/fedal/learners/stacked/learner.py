@@ -1,68 +1,83 @@
 """Several torch learners of one architecture behind the interface of one, with a leading client axis on every tensor.
 
-The parameters and optimizer states of the members are views of the stack's. So each member can be evaluated, saved and
-restored on its own, in the same format as if it had never been stacked.
+The parameters, buffers and optimizer states of the members are views of the stack's. So each member can be evaluated,
+saved and restored on its own, in the same format as if it had never been stacked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
 from fedal import kernels
 from fedal.learners.base import Mode, State
-from fedal.learners.fused_adam import FusedAdam
+from fedal.learners.dropout import MaskClock
+from fedal.learners.stacked.adam import StackedAdam
+from fedal.learners.stacked.dropout import Dropout
+from fedal.learners.stacked.layers import Back
 from fedal.learners.stacked.net import StackedNet
 from fedal.learners.torch_learner import TorchLearner
 
 
 class StackedLearner:
-    """Learns for all `members` at once: logits are (G, B, K), and so is the gradient that comes back."""
+    """Learns for all `members` at once: logits are (G, B, K), and so is the gradient that comes back.
 
-    def __init__(self, members: Sequence[TorchLearner], input_rank: int) -> None:
+    `as_single` asks for the bits that the members have alone; without it, more is done for speed. Raises TypeError if
+    the members cannot be stacked.
+    """
+
+    def __init__(self, members: Sequence[TorchLearner], input_rank: int, *, as_single: bool = False) -> None:
         self._members = list(members)
         settings = self._members[0].settings
-        self._net = StackedNet([member.module for member in self._members], input_rank)
-        self._optimizer = FusedAdam(self._net.parameters, settings.lr, settings.weight_decay)
-        self._pending: list[Tensor] = []
+        self._net = StackedNet([member.module for member in self._members], input_rank, as_single)
+        self._clocks = _Clocks(self._members, self._net)
+        self._optimizer = StackedAdam(
+            self._net.parameters, len(self._members), settings.lr, settings.weight_decay, self._net.as_single
+        )
+        self._counters = [member.clock for member in self._members]  # of steps
+        self._pending: list[list[Back]] = []
         self._spares: list[StackedNet] = []  # nets of dropped anchors, for reuse
-        for index, member in enumerate(self._members):
-            for whole, own in zip(self._net.parameters, member.parameters, strict=True):
-                slots = self._optimizer.slots(whole)
-                own.data = self._net.part(whole.data, index)
-                member.share_optimizer_state(
-                    own,
-                    {name: slot if name == "step" else self._net.part(slot, index) for name, slot in slots.items()},
-                )
+        for number, member in enumerate(self._members):
+            for index, own in enumerate(member.parameters):
+                own.data = self._net.part(self._net.parameters[index].data, number, own)
+                slots = self._optimizer.slots(index)
+                shares = {
+                    name: slot if name == "step" else self._net.part(slot, number, own) for name, slot in slots.items()
+                }
+                member.share_optimizer_state(own, shares)
+            member.share_buffers([self._net.part(whole, number, own) for whole, own in self._with_own(member)])
+
+    def _with_own(self, member: TorchLearner) -> list[tuple[Tensor, Tensor]]:
+        return [*zip(self._net.buffers, member.module.buffers(), strict=True)]
 
     def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
-        """All modes are equal: no layer that can be stacked depends on the mode.  -> (G, B, K)"""
-        with torch.enable_grad():
-            output = self._net(x)
-        self._pending.append(output)
-        return output.detach()
+        with self._clocks.at(len(self._pending)):
+            output, backs = self._net.recorded(x, mode)
+        self._pending.append(backs)
+        return output
 
     def learn(self, *dlogits: Tensor) -> None:
         if len(dlogits) != len(self._pending):
             raise ValueError(f"learn() got {len(dlogits)} gradients for {len(self._pending)} pending passes")
-        torch.autograd.backward(self._pending, dlogits)
-        self._optimizer.step()
-        self._optimizer.zero_grad()  # now rather than before the next step, so that a waiting client holds no gradients
+        for backs, gradient in zip(self._pending, dlogits, strict=True):
+            self._net.back(backs, gradient)
         self.forget()
-        for member in self._members:
-            member.count_step()
+        self._optimizer.step()
+        for clock in self._counters:
+            clock.step += 1
 
     def forget(self) -> None:
         self._pending.clear()
+        self._clocks.reset()
 
     def frozen(self, mode: Mode = "train") -> StackedFrozen:
-        return StackedFrozen(self._net, self._spares)
+        return StackedFrozen(self._net, self._spares, self._clocks, "frozen" if mode == "train" else mode)
 
     def predict(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._net(x)
+        return self._net(x, "eval")
 
     def state_dict(self) -> State:
         return {str(index): member.state_dict() for index, member in enumerate(self._members)}
@@ -73,27 +88,55 @@ class StackedLearner:
         self.forget()
 
 
+class _Clocks:
+    """The members' counters for dropout masks; without dropout they are not needed."""
+
+    def __init__(self, members: Sequence[TorchLearner], net: StackedNet) -> None:
+        needed = any(isinstance(layer, Dropout) for layer in net.layers)
+        self._clocks: list[MaskClock] = [member.clock for member in members] if needed else []
+
+    def reset(self) -> None:
+        for clock in self._clocks:
+            clock.current_pass = 0
+
+    def at(self, current_pass: int | None = None) -> AbstractContextManager[None]:
+        """Encloses a forward pass; without a number, it is the students' newest one."""
+        return self._forward(current_pass) if self._clocks else nullcontext()
+
+    @contextmanager
+    def _forward(self, current_pass: int | None) -> Iterator[None]:
+        with ExitStack() as passes:
+            for clock in self._clocks:
+                if current_pass is not None:
+                    clock.current_pass = current_pass
+                passes.enter_context(clock)
+            yield
+
+
 class StackedFrozen:
     """An anchor: earlier models of all members. When it is dropped, the next anchor reuses its net."""
 
-    def __init__(self, net: StackedNet, spares: list[StackedNet]) -> None:
-        self._spares = spares
-        self._net = spares.pop() if spares else net.frozen_copy()
-        self._fill(net.parameters)
+    def __init__(self, net: StackedNet, spares: list[StackedNet], clocks: _Clocks, mode: Mode) -> None:
+        self._spares, self._clocks, self._mode = spares, clocks, mode
+        self._net = spares.pop() if spares else net.again()
+        self._fill([*net.parameters, *net.buffers])
 
     def __call__(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._net(x)
+        with self._clocks.at():
+            return self._net(x, self._mode)
 
     def state_dict(self) -> State:
-        return {str(index): parameter.clone() for index, parameter in enumerate(self._net.parameters)}
+        return {str(index): value.detach().clone() for index, value in enumerate(self._values())}
 
     def load_state_dict(self, state: State) -> None:
         self._fill(list(state.values()))
 
+    def _values(self) -> list[Tensor]:
+        return [*self._net.parameters, *self._net.buffers]
+
     @torch.no_grad()
     def _fill(self, values: Sequence[Tensor]) -> None:
-        kernels.copy_to_each([*self._net.parameters], [*values])
+        kernels.copy_to_each(self._values(), [*values])
 
     def __del__(self) -> None:
         if hasattr(self, "_net"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -24,56 +24,61 @@ SAMPLES = 16  # processed at a time
 _of_thread = threading.local()
 
 
-def pooled_convolution(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor, groups: int, shared: bool) -> Tensor:
-    """`HalvingMaxPool()(layer(x))` for all members. Their channels are concatenated, in x too unless it is shared."""
-    if torch.is_grad_enabled():
-        pooled: Tensor = _PooledConvolution.apply(x, weight, bias, layer, groups, shared)  # type: ignore[no-untyped-call]
-        return pooled
-    pool = HalvingMaxPool()
-    return torch.cat([pool(full) for full in _convolved(layer, x, weight, bias, 1 if shared else groups)])
+@dataclass(frozen=True)
+class Kernel:
+    """The convolution of all members: their channels are concatenated, in x too unless it is shared.
 
-
-def _convolved(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor, groups: int) -> Iterator[Tensor]:
-    """The full images, a few samples at a time."""
-    assert not isinstance(layer.padding, str)
-    for part in torch.split(x, SAMPLES):
-        yield F.conv2d(part, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
-
-
-class _PooledConvolution(torch.autograd.Function):
-    """A shared input needs no gradient; the gradient w.r.t. its weights is computed by group.
-
-    oneDNN's dense kernel for the gradient of a few channels takes 4 times as long as its grouped one.
+    A shared input needs no gradient; the gradient w.r.t. its weights is computed by group: oneDNN's dense kernel for
+    the gradient of a few channels takes 4 times as long as its grouped one.
     """
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, layer: nn.Conv2d, groups: int, shared: bool
-    ) -> Tensor:
+    layer: nn.Conv2d
+    size: int
+
+    def pooled(self, x: Tensor, weight: Tensor, bias: Tensor, shared: bool) -> Tensor:
+        """`HalvingMaxPool()(layer(x))` for all members, without a backward pass."""
+        pool = HalvingMaxPool()
+        return torch.cat([pool(full) for full in self._convolved(x, weight, bias, shared)])
+
+    def halved(self, x: Tensor, weight: Tensor, bias: Tensor, shared: bool) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+        """The same, with the offsets of the maxima and the shape of the full image, for `back`."""
         parts = []
-        for full in _convolved(layer, x, weight, bias, 1 if shared else groups):
+        for full in self._convolved(x, weight, bias, shared):
             parts.append(halved(full))
         maxima, steps = map(torch.cat, zip(*parts, strict=True))
-        ctx.save_for_backward(x, weight, steps)
-        ctx.layer, ctx.groups, ctx.shared, ctx.shape = layer, groups, shared, (len(x), *full.shape[1:])
-        return maxima
+        return maxima, steps, (len(x), *full.shape[1:])
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, steps = ctx.saved_tensors
-        layer, groups = ctx.layer, ctx.groups
-        full = _scratch(ctx.shape, gradient)
+    def back(
+        self,
+        gradient: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        steps: Tensor,
+        shape: tuple[int, ...],
+        shared: bool,
+        needed: bool,
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """The gradients w.r.t. x (if needed), the weights and the biases."""
+        full = _scratch(shape, gradient)
         for parts in zip(*(torch.split(whole, SAMPLES) for whole in (gradient, steps, full)), strict=True):
             spread(*parts)
-        if ctx.shared:
-            x = x.repeat(1, groups, 1, 1).contiguous(memory_format=torch.channels_last)
-        shape = (layer.stride, layer.padding, layer.dilation, False, [0, 0], groups)
-        needed = [ctx.needs_input_grad[0], True, True]
-        d_x, d_weight, d_bias = kernels.convolution_backward(full, x, weight, [len(weight)], *shape, needed)
-        return d_x, d_weight, d_bias, None, None, None
+        if shared:
+            x = x.repeat(1, self.size, 1, 1).contiguous(memory_format=torch.channels_last)
+        layer = self.layer
+        form = (layer.stride, layer.padding, layer.dilation, False, [0, 0], self.size)
+        d_x, d_weight, _ = kernels.convolution_backward(full, x, weight, [len(weight)], *form, [needed, True, False])
+        pixels = full.permute(0, 2, 3, 1).flatten(0, 2)  # a view: (B * H * W, channels)
+        # oneDNN would sum them 5 to 7 times as slowly; under AVX-512 the bits of a stack are the same
+        return d_x, d_weight, pixels.new_ones(len(pixels)) @ pixels
+
+    def _convolved(self, x: Tensor, weight: Tensor, bias: Tensor, shared: bool) -> Iterator[Tensor]:
+        """The full images, a few samples at a time."""
+        layer, groups = self.layer, 1 if shared else self.size
+        for part in torch.split(x, SAMPLES):
+            yield F.conv2d(part, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
 
 
-def _scratch(shape: tuple[int, int, int, int], like: Tensor) -> Tensor:
+def _scratch(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """This thread's memory for an image, channels-last; its content is undefined."""
     batch, channels, height, width = shape
     size = math.prod(shape)

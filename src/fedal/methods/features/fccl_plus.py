@@ -8,7 +8,7 @@ std that fits its correlation, teachers in evaluation mode, local training befor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -19,8 +19,8 @@ from fedal.learners.base import FeatureLearner
 from fedal.losses import non_target, similarities, similarity_kl
 from fedal.messages import ConsensusAndSimilarities, OutputsAndSimilarities
 from fedal.methods.client import ClientRound, weighted
+from fedal.methods.correlation import CorrelationClient, CorrelationOptions
 from fedal.methods.method import Method
-from fedal.methods.outputs.fccl import CorrelationClient, CorrelationOptions
 from fedal.methods.outputs.fedmd import FedMDServer
 
 
@@ -34,8 +34,8 @@ class FCCLPlusOptions(CorrelationOptions):
 
 
 class FCCLPlusServer(FedMDServer):
-    def consensus(self, f: Tensor, uploads: Sequence[Any]) -> ConsensusAndSimilarities:
-        similar = mean_over_clients(torch.stack([upload.similarities for upload in uploads]))
+    def consensus(self, f: Tensor, uploads: Mapping[str, Any]) -> ConsensusAndSimilarities:
+        similar = mean_over_clients(torch.stack([upload.similarities for upload in uploads.values()]))
         return ConsensusAndSimilarities(mean_over_clients(f), len(f), similar)
 
 

@@ -7,7 +7,7 @@ others, and no class prototypes, because the public data has no labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -28,7 +28,7 @@ class FedProtoPublicOptions(PublicOptions):
 
 
 class FedProtoPublicServer(FedMDServer):
-    def consensus(self, f: Tensor, uploads: Sequence[Any]) -> FeatureConsensus:
+    def consensus(self, f: Tensor, uploads: Mapping[str, Any]) -> FeatureConsensus:
         return FeatureConsensus(mean_over_clients(f), len(f))
 
 

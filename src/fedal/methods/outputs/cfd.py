@@ -101,7 +101,7 @@ METHOD = Method(
     server=CFDServer,
     up=(Codes,),
     down=(Codes,),
-    needs=frozenset({"public", "server-model"}),
+    needs=frozenset({"public", "server-model", "fixed-samples"}),
     faithfulness="code",
     paper_options={
         "tau": 1,

@@ -7,32 +7,24 @@ mean includes the receiving client, because what the model learned from all clie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from pydantic import Field
 
 from fedal.aggregate import combined
-from fedal.facts import setting
 from fedal.lazy import Tensor, torch
 from fedal.learners.base import Learner
 from fedal.losses import kl_to_probs
 from fedal.messages import Message, Outputs
 from fedal.methods.client import ClientLogic, ClientRound, weighted
 from fedal.methods.consensus import AggregateOptions, in_space
+from fedal.methods.options import SERVER_MODEL
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup
 from fedal.seeding import Indices
 
 
 class ServerDistillationOptions(AggregateOptions):
     distillation: float = Field(1.0, ge=0, description="weight of the KL divergence to the server's model")
-    server_model: str = setting(  # never an import path: an untrusted run folder may name it
-        "auto",
-        "the server's model, a name of `fedal models`; auto: the largest candidate of the dataset",
-        pattern="^[a-z0-9-]+$",
-        sites=True,
-        changes="weights",
-        expected="auto or a name of `fedal models`",
-    )
+    server_model: str = SERVER_MODEL
     server_steps: int = Field(1, ge=1, description="steps of the server's model on each public batch")
     warmup: int = Field(0, ge=0, description="initial iterations in which the server learns but does not teach yet")
 
@@ -45,7 +37,7 @@ class DistillingServer(ServerLogic):
     """Learns from all clients, then teaches them. `read` and `write` define how outputs are encoded."""
 
     learner: Learner
-    kept: ClassVar[tuple[str, ...]] = ("learner",)
+    kept: tuple[str, ...] = ("learner",)
 
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
@@ -60,7 +52,7 @@ class DistillingServer(ServerLogic):
             present = [n for n in clients if n in up]
             x, ids = self.public.batch(t, i), self.public.ids(t, i)
             values = torch.stack([self.read(n, up[n], ids) for n in present])
-            value = combined(values, self.hp.aggregate, self.hp.space, self.hp.trim)
+            value = combined(values, self.hp.aggregate, self.hp.space, self.hp.trim, self.hp.sharpness)
             target = self.probs(value) if self.hp.space == "logits" else value
             for _ in range(self.hp.server_steps):
                 f = self.learner.logits(x)

@@ -24,7 +24,7 @@ class FedAvgServer(GroupServer):
     def round(self, t: int, clients: Sequence[str]) -> ServerRound:
         reply = yield from self.common_start(t, clients)
         up = yield reply
-        return self.average_of_each(clients, up)
+        return self.published(self.average_of_each(clients, up))
 
 
 class FedAvgClient(GroupClient):

@@ -21,7 +21,8 @@ from fedal.messages import Consensus, Outputs, Teacher, Weights
 from fedal.methods.client import ClientRound
 from fedal.methods.consensus import in_space
 from fedal.methods.method import Method
-from fedal.methods.outputs.fedmd import FedMDClient, FedMDOptions, FedMDServer, refuse
+from fedal.methods.outputs import fedmd
+from fedal.methods.outputs.fedmd import FedMDClient, FedMDOptions, FedMDServer
 from fedal.methods.parameters.groups import GroupClient, GroupOptions, GroupServer
 from fedal.methods.server import Replies, ServerRound, ServerSetup, Uploads, after
 
@@ -29,6 +30,10 @@ from fedal.methods.server import Replies, ServerRound, ServerSetup, Uploads, aft
 class FedDFOptions(GroupOptions, FedMDOptions):
     transfer: Literal["clients", "server"] = Field("clients", description="where to distil: see docs/methods/feddf.md")
     server_steps: int = Field(20, ge=1, description="steps of transfer=server in each round (authors: up to 10000)")
+
+    @property
+    def transfer_steps(self) -> int:
+        return super().transfer_steps if self.transfer == "clients" else 0
 
 
 class FedDFServer(GroupServer, FedMDServer):
@@ -92,6 +97,12 @@ class FedDFClient(GroupClient, FedMDClient):
         yield from self.group_step()
 
 
+def _refuse(options: FedDFOptions, n_classes: int) -> str | None:
+    if options.replay and options.transfer == "server":
+        return f"replay = {options.replay}: with transfer = server, clients are taught nothing that they could repeat."
+    return fedmd.refuse(options, n_classes)
+
+
 METHOD = Method(
     name="feddf",
     summary="FedMD between architectures, averaged weights inside each",
@@ -101,11 +112,11 @@ METHOD = Method(
     up=(Outputs, Weights),
     down=(Consensus, Outputs, Teacher, Weights),
     instead_of={Outputs: Consensus, Teacher: Consensus},
-    needs=frozenset({"public", "weights"}),
+    needs=frozenset({"public", "weights", "every-client"}),  # each architecture has a common start in round 0
     evaluates="groups",
     faithfulness="paper+code",
     paper_options={"tau": 10},
     per={Weights: "round"},
-    transfer_steps=lambda options, t: options.tau if options.transfer == "clients" and options.distillation else 0,
-    refuse=refuse,
+    transfer_steps=lambda options, t: int(options.transfer_steps),
+    refuse=_refuse,
 )

@@ -12,6 +12,7 @@ from fedal.messages import Guidance, GuidedOutputs, GuidedTeacher, Outputs, Weig
 from fedal.methods.client import ClientRound
 from fedal.methods.method import Method
 from fedal.methods.outputs.fedal import FedALClient, FedALOptions, FedALServer
+from fedal.methods.outputs.fedmd_lf import refuse
 from fedal.methods.parameters.groups import GroupClient, GroupOptions, GroupServer
 from fedal.methods.server import ServerRound, after
 
@@ -44,10 +45,11 @@ METHOD = Method(
     up=(Outputs, Weights),
     down=(Guidance, GuidedOutputs, GuidedTeacher, Weights),
     instead_of={GuidedOutputs: Guidance, GuidedTeacher: Guidance},
-    needs=frozenset({"public", "weights"}),
+    needs=frozenset({"public", "weights", "every-client"}),  # each architecture has a common start in round 0
     evaluates="groups",
     faithfulness="reconstruction",
     paper_options={"tau": 15, "discriminator_temperature": 2.0, "discriminator_lr": 1e-4},
     per={Weights: "round"},
     transfer_steps=lambda options, t: int(options.transfer_steps),
+    refuse=refuse,
 )

@@ -3,19 +3,22 @@
 At the start, all members of a group take the weights of its first member, since averaging different random
 initialisations would destroy them. A client alone in its group gets its own weights back, bit for bit, and keeps its
 optimizer. Members of larger groups reset theirs, because the moments of a replaced model are meaningless.
+If each round has a cohort, its members fetch the last average before they train (McMahan et al. 2017, Algorithm 1):
+one that sat out holds weights from before the averages that it missed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
 from fedal.aggregate import WeightRule, average_weights
-from fedal.learners.base import WeightLearner
+from fedal.lazy import Tensor
+from fedal.learners.base import State, WeightLearner, copied
 from fedal.messages import MAX_SAMPLES, Weights
-from fedal.methods.client import ClientLogic, ClientRound
+from fedal.methods.client import ClientLogic, ClientRound, ClientSetup
 from fedal.methods.consensus import TRIM
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
@@ -36,6 +39,10 @@ class GroupClient(ClientLogic):
 
     learner: WeightLearner
 
+    def __init__(self, setup: ClientSetup) -> None:
+        super().__init__(setup)
+        self._fetches = setup.partial
+
     def group_step(self) -> ClientRound:
         """Sends the weights and loads those that come back."""
         down = yield Weights(self.learner.weights(), len(self.private))
@@ -44,9 +51,14 @@ class GroupClient(ClientLogic):
             self.learner.reset_optimizer()
 
     def common_start(self, t: int) -> ClientRound:
-        """The exchange in round 0 that gives a group common initial weights; later rounds have none."""
+        """The exchange in round 0 that gives a group common initial weights. Later rounds have none, unless each has
+        a cohort, which fetches the last average: its request holds no weights."""
         if t == 0:
             yield from self.group_step()
+        elif self._fetches:
+            down = yield Weights({}, len(self.private))
+            self.learner.load_weights(down.values)
+            self.learner.reset_optimizer()
 
 
 class GroupServer(ServerLogic):
@@ -55,10 +67,23 @@ class GroupServer(ServerLogic):
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         self._architectures = dict(setup.architectures)
+        self._partial = setup.partial
+        self._average: dict[str, Tensor] = {}  # the last one, if later cohorts fetch it
+        model = next(iter(self._architectures.values()), "<none>")
+        if setup.partial and setup.make_learner is not None and not model.startswith("<"):
+            self.learner = setup.make_learner(model, None)  # the average, evaluated next to clients that lack it
+
+    def state_dict(self) -> State:
+        return super().state_dict() | ({"average": copied(self._average, self.device)} if self._partial else {})
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        if self._partial:
+            self._keep(copied(state["average"], self.device))
 
     def expected_batch(self, t: int, i: int) -> str | None:
-        """As in the base class; in round 0 the exchange of `common_start` comes before those about public batches."""
-        if t == 0:
+        """As in the base class; the exchange of `common_start` comes before those about public batches."""
+        if t == 0 or self._partial:
             i -= 1
         return super().expected_batch(t, i) if i >= 0 else None
 
@@ -72,10 +97,13 @@ class GroupServer(ServerLogic):
         return list(found.values())
 
     def common_start(self, t: int, clients: Sequence[str]) -> ServerRound:
-        """The exchange in round 0 that gives all members of a group the first one's weights; later rounds have none."""
-        if t > 0:
+        """The exchange in round 0 that gives all members of a group the first one's weights. Later rounds have none,
+        unless each has a cohort, which fetches the last average."""
+        if t > 0 and not self._partial:
             return None
         up = yield None
+        if t > 0:
+            return {n: Weights(self._average, up[n].samples, len(up)) for n in up}
         return {
             n: Weights(up[group[0]].values, up[n].samples, len(group))
             for group in self.groups(clients, up)
@@ -91,3 +119,14 @@ class GroupServer(ServerLogic):
             total = min(sum(up[n].samples for n in group), MAX_SAMPLES)
             replies |= {n: Weights(average, total, len(group)) for n in group}
         return replies
+
+    def published(self, replies: Replies) -> Replies:
+        """The replies that end a round; if later cohorts fetch the average, it is kept for them."""
+        if self._partial:
+            self._keep(cast("Weights", next(iter(replies.values()))).values)
+        return replies
+
+    def _keep(self, average: dict[str, Tensor]) -> None:
+        self._average = average
+        if self.learner is not None and average:
+            cast("WeightLearner", self.learner).load_weights(average)

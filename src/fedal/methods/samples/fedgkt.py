@@ -103,6 +103,6 @@ METHOD = Method(
     server=FedGKTServer,
     up=(PrivateSamples,),
     down=(PrivateAnswers,),
-    needs=frozenset({"features", "same-features", "server-model"}),
+    needs=frozenset({"features", "same-features", "server-model", "fixed-samples"}),
     faithfulness="code",
 )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedal.aggregate import ClassSums, class_means_of_others, class_weights, other_owners
+from fedal.aggregate import class_means_of_others
 from fedal.lazy import Tensor, torch
 from fedal.learners.base import State
 from fedal.losses import soft_cross_entropy
@@ -21,6 +21,7 @@ from fedal.methods.client import ClientLogic, ClientRound, ClientSetup
 from fedal.methods.method import Method
 from fedal.methods.options import MethodOptions
 from fedal.methods.server import Replies, ServerLogic, ServerRound, ServerSetup, Uploads
+from fedal.methods.statistics.mean_inputs import mean_inputs_of_others, of_others_and_all, own_mean_inputs
 
 MIN_BATCH = 8  # samples; fewer make poor batch statistics
 
@@ -57,13 +58,8 @@ class HFDServer(ServerLogic):
         if not new:
             return {}
         self._inputs = {**self._inputs, **{n: {"values": m.values, "counts": m.counts} for n, m in new.items()}}
-        known = [n for n in self._roster if n in self._inputs]
-        counts = torch.stack([self._inputs[n]["counts"] for n in known])
-        means = class_means_of_others(
-            torch.stack([self._inputs[n]["values"] for n in known]), class_weights(counts, "clients")
-        )
-        tables = dict(zip(known, zip(means, other_owners(counts), strict=True), strict=True))
-        return {n: ClassInputs(*tables[n]) for n in new}
+        tables = mean_inputs_of_others({n: self._inputs[n] for n in self._roster if n in self._inputs})
+        return {n: tables[n] for n in new}
 
 
 def _outputs_of_others(clients: Sequence[str], up: Uploads) -> Replies:
@@ -98,19 +94,9 @@ class HFDClient(ClientLogic):
             self.step(mean_inputs=self._d_mean_inputs(t, down.values))
 
     def _exchange_inputs(self) -> Generator[Message, Any, None]:
-        x, _ = self.private.batch(0, 0)
-        own = ClassSums.empty(self.private.n_classes, x[0].numel(), device=x.device)
-        for inputs, labels in self.private.everything():
-            own.add(inputs.flatten(1), labels)
-        mine, has = own.means(x.dtype), (own.counts > 0).to(torch.int32)
-        down = yield ClassInputs(mine, own.counts)
-        of_all = (down.counts[:, None] * down.values + has[:, None] * mine) / (down.counts + has).clamp(min=1)[:, None]
-        self._inputs = {
-            "of_others": down.values.view(-1, *x.shape[1:]),
-            "others": down.counts,
-            "of_all": of_all.view(-1, *x.shape[1:]),
-            "all": down.counts + has,
-        }
+        mine = own_mean_inputs(self.private)
+        down = yield mine
+        self._inputs = of_others_and_all(mine, down, tuple(self.private.batch(0, 0)[0].shape[1:]))
 
     def _train(self, t: int) -> None:
         if self._teacher is None:

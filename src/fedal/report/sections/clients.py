@@ -12,9 +12,10 @@ from fedal.report.markup import Markup, element, markup, table
 
 
 def section(overview: Overview) -> Markup:
+    same = "the same data in all" if overview.has_own_data else "different data in different"
     text = (
         "One dot per client and seed; the box spans the middle half, its line is the median. Clients with the same "
-        "name have different data in different seeds."
+        f"name have {same} seeds."
     )
     plot = element("div", id="client-plot", role="img", aria_label="Accuracy of individual clients; the table below "
                    "holds the numbers")  # fmt: skip
@@ -41,15 +42,17 @@ def _table(overview: Overview) -> Markup:
     rows = []
     for group in overview.groups:
         five = distribution([value for value, _ in values(overview, group)])
-        cells = [*(share(value, 3) for value in five), _worst(group, overview.accuracy.key)] if five else [NONE] * 6
+        cells = [*(share(value, 3) for value in five), _worst(overview, group)] if five else [NONE] * 6
         rows.append([overview.named(group), *cells])
     caption = f"Final {overview.accuracy.name} of individual clients, all seeds together"
-    columns = ["method", "lowest", "25%", "median", "75%", "highest", "lowest client"]
+    worst = "lowest client" if overview.accuracy.higher_is_better else "highest client"
+    columns = ["method", "lowest", "25%", "median", "75%", "highest", worst]
     return table(caption, columns, rows, name="Clients", cls="numbers stacked")
 
 
-def _worst(group: Group, key: str) -> str:
-    record, row = min(_finals(group, key), key=lambda found: float(found[1][key]))
+def _worst(overview: Overview, group: Group) -> str:
+    key, sign = overview.accuracy.key, 1 if overview.accuracy.higher_is_better else -1
+    record, row = min(_finals(group, key), key=lambda found: sign * float(found[1][key]))
     samples = row.get("private_samples", math.nan)
     about = [str(row.get("model", "model unknown"))] * (not record.is_server)
     about += [f"{samples:.0f} private samples"] * math.isfinite(samples)

@@ -46,7 +46,10 @@ def _counts_table(record: Record, title: str) -> Markup:
         [client, *(_bubble(n, most) for n in counts), f"{sum(counts):,}"]
         for client, counts in zip(record.clients, record.class_counts, strict=True)
     ]
-    columns = ["client", *(f"class {k}" for k in range(len(record.class_counts[0]) if rows else 0)), "all"]
+    classes = len(record.class_counts[0]) if rows else 0
+    named = record.scores.classes if record.scores is not None else ()
+    names = named if len(named) == classes else [f"class {k}" for k in range(classes)]
+    columns = ["client", *names, "all"]
     caption = "Private samples of each client by class; a disc's area shows the number next to it"
     return table(caption, columns, rows, name=title, cls="bubbles")
 

@@ -9,6 +9,8 @@ from fedal.report.groups import Group, Overview
 from fedal.report.markup import Markup, definitions, element
 from fedal.report.measures import ADVERSARIAL, DISCRIMINATOR
 
+CHANCE = "discriminator_chance"  # recorded where it is not 1 / N: with absent clients, or groups of clients
+
 
 def section(overview: Overview) -> Markup:
     found = [group for group in overview.groups if group.finals(DISCRIMINATOR.key)]
@@ -19,7 +21,7 @@ def section(overview: Overview) -> Markup:
 
 def _pull(group: Group) -> str:
     accuracy, norm = group.mean(DISCRIMINATOR.key), group.mean(ADVERSARIAL.key)
-    chance = 1 / group.client_count if group.client_count else math.nan
+    chance = group.mean(CHANCE) if group.finals(CHANCE) else 1 / group.client_count if group.client_count else math.nan
     words = f"Discriminator accuracy {share(accuracy, 3)} (chance {chance:.3f}), adversarial gradient {short(norm)}. "
     if accuracy < 1.5 * chance and norm < 0.02:
         words += (

@@ -14,6 +14,7 @@ from fedal.report import measures
 from fedal.report.groups import Group, Overview
 from fedal.report.markup import Markup, element, markup, table
 from fedal.report.measures import Measure
+from fedal.report.scored_measures import SCORED
 
 Cell = Callable[[Group], object]
 
@@ -35,17 +36,18 @@ def _headline(overview: Overview) -> Markup:
     if best is None:
         return element("p", _nothing_to_compare(overview))
     seeds = len(best.finals(accuracy.key))
+    best_word = "highest" if accuracy.higher_is_better else "lowest"
     first = element(
         "p",
-        element("strong", best.label), f" has the highest final {accuracy.name}: ",
+        element("strong", best.label), f" has the {best_word} final {accuracy.name}: ",
         element("strong", with_spread(best.finals(accuracy.key).values())),
-        f", mean over {_who_shares(best, accuracy)}", f" ± std over {seeds} seeds." if seeds > 1 else ", one seed.",
+        f", mean over {_who_shares(overview, best)}", f" ± std over {seeds} seeds." if seeds > 1 else ", one seed.",
         cls="lead",
     )  # fmt: skip
     others = [g for g in overview.groups if g is not best and math.isfinite(g.mean(accuracy.key))]
     if not others:
         return first
-    second = max(others, key=lambda group: group.mean(accuracy.key))
+    second = max(others, key=overview.rank)
     reached = with_spread(second.finals(accuracy.key).values())
     tests = "Section Differences tests differences from a baseline."
     return markup(first, element("p", f"Second is {second.label}: {reached}. {tests}"))
@@ -59,12 +61,12 @@ def _nothing_to_compare(overview: Overview) -> str:
     return "No finished run has a finite final accuracy."
 
 
-def _who_shares(group: Group, accuracy: Measure) -> str:
+def _who_shares(overview: Overview, group: Group) -> str:
     """`10 clients`; of a deployed federation, those that share their accuracy: `2 of 3 sites`."""
-    if accuracy is measures.ACCURACY:
+    if not overview.only_servers:
         return f"{group.client_count} clients"
-    rows = [row for record in group.finished for row in record.final_clients]
-    return f"{len({row.get('client') for row in rows if accuracy.key in row})} of {group.client_count} sites"
+    rows, key = [row for record in group.finished for row in record.final_clients], overview.accuracy.key
+    return f"{len({row.get('client') for row in rows if key in row})} of {group.client_count} sites"
 
 
 def _final_table(overview: Overview) -> Markup:
@@ -88,7 +90,18 @@ def _columns(overview: Overview) -> dict[str | tuple[str, str], Cell]:
 
     own = () if overview.only_servers else (measures.OWN, measures.OWN_WORST)
     checks = (measures.VALIDATION, measures.OWN_VALIDATION)
-    others = (*own, *checks, measures.SERVER, measures.DISAGREEMENT, measures.DISCRIMINATOR, measures.ADVERSARIAL)
+    scored = [measure for measure in overview.curves if measure in SCORED and measure != overview.accuracy]
+    plain = [] if overview.only_servers or overview.accuracy is measures.ACCURACY else [measures.ACCURACY]
+    others = (
+        *plain,
+        *scored,
+        *own,
+        *checks,
+        measures.SERVER,
+        measures.DISAGREEMENT,
+        measures.DISCRIMINATOR,
+        measures.ADVERSARIAL,
+    )
     return {
         (overview.accuracy.name, "mean ± std over seeds"): lambda group: _accuracy(group, overview.accuracy),
         (overview.worst.name, "mean over seeds"): value(overview.worst),

@@ -22,7 +22,10 @@ def what_was_run(overview: Overview) -> Markup:
     seeds = sorted({record.seed for record in overview.records})
     sources = {str(r.environment["data"]) for r in overview.records if "data" in r.environment}
     clients = sorted({group.client_count for group in overview.groups} - {0})
-    partition = f"{setting('partition')}, alpha {setting('alpha')} (smaller is more skewed)"
+    own_data = overview.only_servers or overview.has_own_data
+    drawn = f"{setting('partition')}, alpha {setting('alpha')} (smaller is more skewed)"
+    partition = "none: every site has its own data" if own_data else drawn
+    public = overview.shared.get("public")
     effective = [found for record in overview.records if (found := record.effective_classes) is not None]
     partition += f", {share(mean(effective), 2)} effective classes per client" if effective else ""
     return definitions(
@@ -31,8 +34,11 @@ def what_was_run(overview: Overview) -> Markup:
             ("runs", f"{planned}, {'all' if done == planned else done} complete; seeds {', '.join(map(str, seeds))}"),
             ("dataset", "; ".join(sorted(sources)) or setting("dataset")),
             ("clients", f"{' or '.join(map(str, clients)) or 'not known'}; models: {_models(overview.records)}"),
-            ("partition", "none: every site has its own data" if overview.only_servers else partition),
-            ("public set", f"{setting('public_size')} unlabelled samples"),
+            ("partition", partition),
+            (
+                "public set",
+                f"unlabelled samples of {public}" if public else f"{setting('public_size')} unlabelled samples",
+            ),
             ("length", f"{setting('iterations')} iterations; tau {setting('tau')} iterations per stage"),
             ("training", f"{setting('optimizer')}, lr {setting('lr')}, batches of {setting('batch_size')}"),
         ]

@@ -1,0 +1,85 @@
+"""Aggregates that need a memory: what each client has said about the classes on earlier public batches.
+
+Under label skew a client names its own frequent classes too often, whatever the sample. A single batch does not show
+that, a running mean over many does. The server has seen all of it already, so nothing more is sent or revealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from fedal.lazy import Tensor, torch
+from fedal.learners.base import State, copied
+
+RememberingRule = Literal["debias", "coverage"]
+
+RATE = 0.02  # the weight of the newest batch: the last fifty batches count most
+
+
+class ClassHistory:
+    """One running mean over public samples per client, of K numbers each."""
+
+    def __init__(self, device: torch.device | str) -> None:
+        self._means: dict[str, Tensor] = {}
+        self._device = device
+
+    def with_batch(self, clients: Sequence[str], values: Tensor) -> Tensor:
+        """The running means of these clients, the new batch included; others keep theirs.  (N, B, K) -> (N, K)"""
+        for client_id, value in zip(clients, values.mean(1), strict=True):
+            old = self._means.get(client_id, value)
+            self._means[client_id] = old + RATE * (value - old)
+        return torch.stack([self._means[client_id] for client_id in clients])
+
+    def state_dict(self) -> State:
+        return dict(copied(self._means, self._device))
+
+    def load_state_dict(self, state: State) -> None:
+        self._means = dict(copied(state, self._device))
+
+
+def debiased(values: Tensor, log_p: Tensor, history: Tensor, strength: float, *, are_logits: bool) -> Tensor:
+    """The mean of what the clients say beyond what they always say.  (N, B, K), (N, B, K), (N, K) -> (B, K)
+
+    With m_n the running mean of log p_n: the mean over n of f_n - s m_n, or of softmax(log p_n - s m_n). It assumes
+    that classes are about equally frequent in public data. For s = 0 it is the mean, bit for bit.
+    """
+    if not strength:
+        return values.mean(0)
+    if are_logits:
+        return values.mean(0) - strength * history.mean(0)
+    return torch.softmax(log_p - strength * history[:, None], -1).mean(0)
+
+
+def covered(values: Tensor, log_p: Tensor, history: Tensor, strength: float, *, are_logits: bool) -> Tensor:
+    """The mean with a weight per client and class: its running share h_nk of the class.  (N, B, K), ... -> (B, K)
+
+    w_nk = h_nk^s / sum_m h_mk^s. A logit has no zero point, so that weights differing by class need log p_n in place
+    of f_n; written as the mean of f_n plus what differs from it, this is the same up to a constant per sample.
+    Probabilities are divided by their sum. For s = 0 it is the mean, bit for bit.
+    """
+    if not strength:
+        return values.mean(0)
+    weights = torch.softmax(strength * history.clamp(min=torch.finfo(history.dtype).tiny).log(), 0)
+    apart = (weights - 1 / len(values))[:, None]
+    if are_logits:
+        return values.mean(0) + (apart * log_p).sum(0)
+    mean = (values.mean(0) + (apart * values).sum(0)).clamp(min=0)
+    return mean / mean.sum(-1, keepdim=True)
+
+
+def remembering(
+    f: Tensor,
+    values: Tensor,
+    clients: Sequence[str],
+    history: ClassHistory,
+    rule: RememberingRule,
+    strength: float,
+    temperature: float,
+) -> Tensor:
+    """What `rule` makes of the logits f; `values` are f or its probabilities.  (N, B, K), (N, B, K) -> (B, K)"""
+    are_logits = values is f
+    log_p = torch.log_softmax(f if are_logits else f / temperature, -1)
+    if rule == "debias":
+        return debiased(values, log_p, history.with_batch(clients, log_p), strength, are_logits=are_logits)
+    return covered(values, log_p, history.with_batch(clients, log_p.exp()), strength, are_logits=are_logits)
