@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from deployments import SITES, Rehearsal, Stranger, certs, grpc, pb, wait_for
+from fedal.deploy import channel as channels
 from fedal.deploy import refusal_log
 from fedal.deploy.admission import QUOTA
 from fedal.deploy.channel import SERVICE, ask_status, open_channel, refusal_of
@@ -27,10 +28,16 @@ MANY = 32  # more calls than all sites of the roster could have open
 
 
 def unread(stack: ExitStack, rehearsal: Rehearsal, invitation: Any, calls: int) -> list[Any]:
-    """Calls that ask for the public set and read none of it, over several connections."""
+    """Calls that ask for the public set and read none of it, over several connections.
+
+    Their windows stay at 64 kB. By default gRPC measures the connection and widens them, on a busy machine so far that
+    it takes the whole set for a caller that reads nothing, and the call ends at the server.
+    """
     opened = []
     for _ in range(0, calls, QUOTA):
-        channel = stack.enter_context(open_channel(rehearsal.address, invitation))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(channels, "KEEPALIVE", [*channels.KEEPALIVE, ("grpc.http2.bdp_probe", 0)])
+            channel = stack.enter_context(open_channel(rehearsal.address, invitation))
         grpc.channel_ready_future(channel).result(60)  # calls end at once if the first attempt to connect fails
         ask = channel.unary_stream(f"/{SERVICE}/PublicSet", pb.PublicSetRequest.SerializeToString, pb.Chunk.FromString)
         opened += [ask(pb.PublicSetRequest()) for _ in range(QUOTA)]
@@ -38,7 +45,7 @@ def unread(stack: ExitStack, rehearsal: Rehearsal, invitation: Any, calls: int) 
 
 
 def with_large_public_set(folder: Path) -> Rehearsal:
-    """16 MB, more than gRPC sends ahead to a caller that reads nothing."""
+    """16 MB, more than gRPC sends ahead into a window of 64 kB."""
     rehearsal = Rehearsal(folder, export=False)
     rows = (1 << 24) // rehearsal.plan.public_x[0].nbytes
     large = np.resize(rehearsal.plan.public_x, (rows, *rehearsal.plan.public_x.shape[1:]))
