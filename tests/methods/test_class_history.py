@@ -11,12 +11,13 @@ import torch
 from fedal.config import Config
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError
-from fedal.methods.class_history import RATE, ClassHistory, covered, debiased
+from fedal.methods.class_history import RATE, ClassHistory, aligned, covered, debiased
 from fedal.records.checkpoint import load_newest, save_checkpoint
 from splits import build_federation, differing_clients, restore, run_rounds, state_of
 
 Space = Literal["logits", "probabilities"]
 N, B, K = 3, 40, 4
+TEN = 10
 
 
 def logits() -> torch.Tensor:
@@ -67,8 +68,34 @@ def test_a_client_that_never_names_a_class_has_no_say_about_it() -> None:
     assert torch.allclose(value, expected / expected.sum(-1, keepdim=True))
 
 
+@pytest.mark.parametrize("are_logits", [True, False])
+def test_alignment_divides_the_mean_by_how_often_classes_are_named(are_logits: bool) -> None:
+    f, shares = logits(), torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.1, 0.1, 0.4, 0.4]])
+    p = f.softmax(-1)
+    value = aligned(f if are_logits else p, f.log_softmax(-1), shares.double(), 0.5, are_logits=are_logits)
+    divisor = torch.tensor([0.3, 0.3, 0.2, 0.2], dtype=torch.float64) ** 0.5  # the clients' mean shares
+    mean = f.mean(0).exp() if are_logits else p.mean(0)
+    expected = mean / divisor / (mean / divisor).sum(-1, keepdim=True)
+    assert torch.allclose(value.softmax(-1) if are_logits else value, expected)
+
+
+def test_alignment_hears_the_only_client_that_knows_a_class() -> None:
+    """Ten clients, one of which knows the last class: the mean never names it, the aligned mean always does."""
+    known = [torch.tensor([[0.88, 0.1, 0.02]] * TEN), torch.tensor([[0.1, 0.88, 0.02]] * TEN)]
+    rare = torch.tensor([[0.05, 0.05, 0.9], *[[0.5, 0.48, 0.02]] * (TEN - 1)])
+    p = torch.stack([*known[:1] * 5, *known[1:] * 4, rare], 1).double()  # (N, B, K): one sample in ten is rare
+    assert p.mean(0).argmax(-1).tolist() == [0] * 5 + [1] * 4 + [0]
+    assert aligned(p, p.log(), p.mean(1), 1.0, are_logits=False).argmax(-1).tolist() == [0] * 5 + [1] * 4 + [2]
+
+
+def test_alignment_leaves_classes_alone_that_are_named_equally_often() -> None:
+    p = logits().softmax(-1)
+    even = torch.full((N, K), 1 / K, dtype=torch.float64)
+    assert torch.allclose(aligned(p, p.log(), even, 1.0, are_logits=False), p.mean(0))
+
+
 @pytest.mark.parametrize("space", ["logits", "probabilities"])
-@pytest.mark.parametrize("rule", ["debias", "coverage"])
+@pytest.mark.parametrize("rule", ["debias", "coverage", "align"])
 def test_without_strength_it_is_the_mean_of_all_clients_bit_for_bit(rule: str, space: Space) -> None:
     mean = trained(aggregate="trimmed", trim=0.0, space=space)  # the receiving client included
     assert differing_clients(trained(aggregate=rule, class_strength=0.0, space=space), mean) == []
@@ -76,7 +103,7 @@ def test_without_strength_it_is_the_mean_of_all_clients_bit_for_bit(rule: str, s
 
 
 @pytest.mark.parametrize("method", ["fedmd", "fedmd-lf", "fedal"])
-@pytest.mark.parametrize("rule", ["debias", "coverage"])
+@pytest.mark.parametrize("rule", ["debias", "coverage", "align"])
 def test_the_memory_survives_a_checkpoint(method: str, rule: str, tmp_path: Path) -> None:
     def build() -> Federation:
         return build_federation(method, tau=2, aggregate=rule)

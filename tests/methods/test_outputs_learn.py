@@ -17,6 +17,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "cronus": {"trim": 0.0},  # with three clients, a suspect is a third of all that is known
     "fedgems": {},
     "fedeven": {},
+    "fedlift": {},
     "expguard": {},
     "kt-pfl": {"distillation": 100.0},  # T^2: its temperature of 10 makes gradients so much smaller
     "scarlet": {"lifetime": 2},

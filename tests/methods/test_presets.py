@@ -15,12 +15,13 @@ from torch import Tensor
 from fedal import methods
 from fedal.config import Config
 from fedal.engine.loop import Federation
+from fedal.methods.class_history import RATE
 from fedal.methods.outputs import fedmd
 from fedal.methods.outputs.presets import with_defaults
 from plain_rounds import Logits, check_against_plain, soft_divergence, towards_the_others
 from splits import build_federation, differing_clients, run_rounds
 
-PRESETS = ("ds-fl", "cronus", "fedgems", "fedeven")
+PRESETS = ("ds-fl", "cronus", "fedgems", "fedeven", "fedlift")
 
 
 def trained(method: str, **options: Any) -> Federation:
@@ -58,6 +59,7 @@ MEAN_OF_PROBABILITIES: list[tuple[str, dict[str, Any]]] = [  # every method in t
     ("fedmd", {"space": "probabilities", "aggregate": "power", "sharpness": 1.0}),
     ("fedmd", {"space": "probabilities", "aggregate": "entropy", "sharpness": 0.0}),
     ("cronus", {"trim": 0.0}),
+    ("fedlift", {"class_strength": 0.0, "sharpness": 1.0}),
     ("expguard", {"guard": 0.0}),
     ("scarlet", {"lifetime": 0, "sharpness": 1.0}),
     ("selective-fd", {"answer_all": True}),
@@ -113,6 +115,19 @@ def test_a_preset_equals_autograd_of_its_loss(name: str, teacher: Callable[[Tens
         return {n: soft_divergence(taught, each) for n, each in f.items()}
 
     check_against_plain(name, losses)
+
+
+def test_fedlift_equals_autograd_of_its_loss() -> None:
+    shares: list[Tensor] = []  # the clients' mean probabilities: a running mean over batches
+
+    def lifted(federation: Federation, t: int, i: int, f: Logits) -> Logits:
+        p = torch.stack([torch.softmax(each.detach(), -1) for each in f.values()])
+        newest = p.mean((0, 1))
+        shares.append(shares[-1] + RATE * (newest - shares[-1]) if shares else newest)
+        taught = (p.mean(0) / shares[-1].sqrt()) ** 2
+        return {n: soft_divergence(taught / taught.sum(-1, keepdim=True), each) for n, each in f.items()}
+
+    check_against_plain("fedlift", lifted)
 
 
 def test_fedeven_equals_autograd_of_its_loss() -> None:

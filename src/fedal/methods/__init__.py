@@ -53,6 +53,7 @@ MODULES = {
     "cronus": "fedal.methods.outputs.presets:CRONUS",
     "fedgems": "fedal.methods.outputs.presets:FEDGEMS",
     "fedeven": "fedal.methods.outputs.presets:FEDEVEN",
+    "fedlift": "fedal.methods.outputs.presets:FEDLIFT",
     "expguard": "fedal.methods.outputs.expguard",
     "kt-pfl": "fedal.methods.outputs.kt_pfl",
     "scarlet": "fedal.methods.outputs.scarlet",

@@ -6,13 +6,16 @@ that, a running mean over many does. The server has seen all of it already, so n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from fedal.lazy import Tensor, torch
 from fedal.learners.base import State, copied
+from fedal.weighting import sharpened
 
-RememberingRule = Literal["debias", "coverage"]
+RememberingRule = Literal["debias", "coverage", "align"]
+
+Remembered = Literal["probabilities", "log-probabilities"]
 
 RATE = 0.02  # the weight of the newest batch: the last fifty batches count most
 
@@ -68,6 +71,30 @@ def covered(values: Tensor, log_p: Tensor, history: Tensor, strength: float, *, 
     return mean / mean.sum(-1, keepdim=True)
 
 
+def aligned(values: Tensor, log_p: Tensor, history: Tensor, strength: float, *, are_logits: bool) -> Tensor:
+    """The mean, with less of the classes that the clients name most on public data.  (N, B, K), ..., (N, K) -> (B, K)
+
+    With h_k the mean over clients of their running share of class k: p_k / h_k^s of the mean of probabilities p,
+    divided by its sum; f_k - s log h_k of the mean of logits. A class that few clients know drowns in the others'
+    voices; this lifts it. It assumes that classes are about equally frequent in public data. For s = 0 it is the mean,
+    bit for bit.
+    """
+    if not strength:
+        return values.mean(0)
+    offset = strength * history.mean(0).clamp(min=torch.finfo(history.dtype).tiny).log()
+    if are_logits:
+        return values.mean(0) - offset
+    return torch.softmax(values.mean(0).clamp(min=torch.finfo(values.dtype).tiny).log() - offset, -1)
+
+
+REMEMBERED: dict[RememberingRule, tuple[Remembered, Callable[..., Tensor]]] = {
+    "debias": ("log-probabilities", debiased),
+    "coverage": ("probabilities", covered),
+    "align": ("probabilities", aligned),
+}
+"""rule -> what the server remembers the mean of, and the rule as a function of it."""
+
+
 def remembering(
     f: Tensor,
     values: Tensor,
@@ -76,10 +103,15 @@ def remembering(
     rule: RememberingRule,
     strength: float,
     temperature: float,
+    sharpness: float | None,
 ) -> Tensor:
-    """What `rule` makes of the logits f; `values` are f or its probabilities.  (N, B, K), (N, B, K) -> (B, K)"""
+    """What `rule` makes of the logits f; `values` are f or its probabilities.  (N, B, K), (N, B, K) -> (B, K)
+
+    Raised to the power `sharpness`, if there is one, as `aggregate = power` does with the plain mean.
+    """
     are_logits = values is f
     log_p = torch.log_softmax(f if are_logits else f / temperature, -1)
-    if rule == "debias":
-        return debiased(values, log_p, history.with_batch(clients, log_p), strength, are_logits=are_logits)
-    return covered(values, log_p, history.with_batch(clients, log_p.exp()), strength, are_logits=are_logits)
+    remembered, function = REMEMBERED[rule]
+    means = history.with_batch(clients, log_p if remembered == "log-probabilities" else log_p.exp())
+    value = function(values, log_p, means, strength, are_logits=are_logits)
+    return value if sharpness is None else sharpened(value, "power", sharpness, are_logits=are_logits)

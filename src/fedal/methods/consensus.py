@@ -41,7 +41,10 @@ class AggregateOptions(TransferOptions):
     )
     trim: float = TRIM
     sharpness: float | None = Field(
-        None, ge=0, description="1/T of aggregate=era (10), exponent of power (2), 1/T of entropy weights (1)"
+        None,
+        ge=0,
+        description="1/T of aggregate=era (10), exponent of power (2), of debias, coverage, align (1), 1/T of "
+        "entropy weights (1)",
     )
 
 
@@ -51,13 +54,13 @@ class ConsensusOptions(AggregateOptions):
     aggregate: Literal[Rule, RememberingRule] = Field(  # type: ignore[assignment] # wider, and frozen
         "mean",
         description=f"{AggregateOptions.model_fields['aggregate'].description}; debias, coverage correct clients by "
-        "what they said on earlier batches",
+        "what they said on earlier batches, align their mean",
     )
     class_strength: float = Field(
         1.0,
         ge=0,
         description="aggregate=debias: how much of a client's mean log-probabilities is subtracted; coverage: exponent "
-        "of its share of a class; 0: the mean",
+        "of its share of a class; align: exponent of the clients' mean share of a class; 0: the mean",
     )
 
 
@@ -79,7 +82,7 @@ def teaching(f: Tensor, options: ConsensusOptions, clients: Sequence[str], histo
     values = in_space(f, options)
     if remembers(options):
         remembered, strength = cast("RememberingRule", rule), options.class_strength
-        value = remembering(f, values, clients, history, remembered, strength, options.temperature)
+        value = remembering(f, values, clients, history, remembered, strength, options.temperature, options.sharpness)
     else:
         value = combined(values, cast("Rule", rule), options.space, options.trim, options.sharpness)
     return Outputs(value) if options.space == "logits" else Teacher(value)

@@ -24,7 +24,8 @@ STACK = 5  # clients in one stack: larger stacks share operator overhead, smalle
 TINY_STACK = 32  # of networks that take no longer than the calls of their operators
 TINY = 16_384  # parameters
 STACKABLE_METHODS = (  # their computation needs only outputs of shape (..., B, K)
-    "local", "fedmd", "fedmd-lf", "fedal", "ds-fl", "cronus", "fedgems", "fedeven", "expguard", "kt-pfl",
+    "local", "fedmd", "fedmd-lf", "fedal", "ds-fl", "cronus", "fedgems", "fedeven", "fedlift", "expguard",
+    "kt-pfl",
 )  # fmt: skip
 
 Stacked = bool | Literal["auto"]

@@ -1,7 +1,7 @@
 """Methods that are FedMD with other values of its options: a name, those values, and nothing else.
 
-Their servers and clients are FedMD's. What the originals do beyond that is on their pages in docs/methods. FedEven is
-our own; its values were chosen on validation data (docs/results/search).
+Their servers and clients are FedMD's. What the originals do beyond that is on their pages in docs/methods. FedEven and
+FedLift are our own; their values were chosen on validation data (docs/results/search).
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ CronusOptions = with_defaults(
 )  # the largest minority
 FedGEMSOptions = with_defaults(fedmd.FedMDOptions, "FedGEMSOptions", aggregate="inverse-entropy")
 FedEvenOptions = with_defaults(fedmd.FedMDOptions, "FedEvenOptions", tau=1, local_loss="balanced")
+FedLiftOptions = with_defaults(
+    fedmd.FedMDOptions, "FedLiftOptions", tau=1, aggregate="align", space="probabilities", class_strength=0.5,
+    sharpness=2.0,
+)  # fmt: skip
 
 DS_FL = replace(
     fedmd.METHOD,
@@ -66,6 +70,15 @@ FEDEVEN = replace(
     name="fedeven",
     summary="FedMD between clients whose local loss evens out their label skew",
     options=FedEvenOptions,
+    faithfulness="own",
+    paper_options={},
+)
+
+FEDLIFT = replace(
+    fedmd.METHOD,
+    name="fedlift",
+    summary="FedMD whose server lifts the classes that few clients know, and sharpens what it teaches",
+    options=FedLiftOptions,
     faithfulness="own",
     paper_options={},
 )
