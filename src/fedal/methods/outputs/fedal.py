@@ -79,6 +79,7 @@ class FedALServer(ServerLogic):
             dtype=setup.dtype,
             device=setup.device,
             each=setup.each,
+            layout=setup.layout,
         )
         self.history = ClassHistory(setup.device)
         if remembers(self.hp):
