@@ -16,6 +16,7 @@ from fedal import discriminator as module
 from fedal.discriminator import MAX_SCALE, ROWS, Discriminator, bounded, in_turn, rows_of
 from fedal.engine.threads import thread_workers
 from fedal.records.checkpoint import load_newest, save_checkpoint
+from fedal.sample_layout import BY_COLUMN
 from memory import Largest
 from splits import fingerprint, same_bits
 
@@ -357,6 +358,19 @@ def test_peak_memory_grows_linearly_with_the_clients() -> None:
         discriminator.train_step(torch.randn(n, batch, K), roster)
         discriminator.utility_grads(torch.randn(n, batch, K), roster)
     assert largest.numbers == ROWS * n < n * batch * n
+
+
+@pytest.mark.parametrize("changes", [{}, {"sees_mean": True}, {"hidden": ()}, {"leak": 0.2, "groups": 2}])
+@pytest.mark.parametrize("present", [ROSTER, ROSTER[1:]])
+def test_column_by_column_it_computes_the_same_numbers(changes: dict[str, Any], present: tuple[str, ...]) -> None:
+    by_sample, by_column = build(**changes), build(**changes, layout=BY_COLUMN)
+    for step in range(3):
+        f = outputs(len(present), seed=step)
+        expected, found = (each.train_and_guide(f, present) for each in (by_sample, by_column))
+        for a, b in zip(expected, found, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    for a, b in zip(network(by_sample).parameters(), network(by_column).parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])

@@ -48,7 +48,10 @@ def calls() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
         "add_to_each": ((each(), 1), {}),
         "copy_to_each": ((each(), each(1)), {}),
         "adam": ((each(), each(1), each(2), moments, [], [torch.tensor(4.0) for _ in moments]), adam),
-        "leaky_relu_backward": ((numbers(9, 5), numbers(9, 5, seed=1), 0.1, True), {}),
+        "leaky_relu_backward": (
+            (numbers(9, 5), numbers(9, 5, seed=1), 0.1, True),
+            {"grad_input": torch.full((9, 5), torch.nan, dtype=torch.float64)},
+        ),
         "relu_backward": ((numbers(9, 5), numbers(9, 5, seed=1), 0), {}),
         "convolution_backward": ((*grouped, [True, True, True]), {}),
         "convolution_backward, dense": ((*strided, [False, True, True]), {}),

@@ -28,7 +28,7 @@ LAYERS = [  # parts on one line do not import each other
     ["config", "engine"],
     ["methods"],
     ["discriminator", "generator", "autoencoder", "quantise", "wire", "metrics"],
-    ["learners", "content"],
+    ["learners", "content", "sample_layout"],
     ["messages", "losses", "aggregate", "data"],
     ["models", "weighting", "density"],
     [

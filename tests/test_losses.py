@@ -21,6 +21,7 @@ from fedal.losses import (
     l1,
     mse,
     own_classes,
+    probabilities,
     soft_cross_entropy,
     softmax,
 )
@@ -268,6 +269,20 @@ def test_kl_to_probs_of_a_stack_is_that_of_each_client() -> None:
     target, student = torch.softmax(random(3, 4, 5, seed=1), -1), random(3, 4, 5, seed=2)
     each = torch.stack([kl_to_probs(p, f).gradient for p, f in zip(target, student, strict=True)])
     assert torch.equal(kl_to_probs(target, student).gradient, each)
+
+
+def test_terms_share_the_softmax_of_logits_until_they_change() -> None:
+    f, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    d_cross_entropy(f, y)
+    assert probabilities(f) is probabilities(f)
+    assert torch.equal(probabilities(f), torch.softmax(f, -1))
+    f.mul_(2)
+    assert torch.equal(probabilities(f), torch.softmax(f, -1))
+    with torch.inference_mode():
+        learnt = torch.randn(4, 3)
+    assert torch.equal(probabilities(learnt), torch.softmax(learnt, -1))
+    leaf = f.clone().requires_grad_()
+    assert probabilities(leaf) is not probabilities(leaf)
 
 
 def test_the_losses_of_a_stack_do_not_depend_on_its_layout() -> None:

@@ -29,6 +29,13 @@ def test_the_bits_of_the_streams_never_change() -> None:
     assert digest(stream.indices(0)) == "d99bed2c06b42630"
 
 
+@pytest.mark.parametrize("step", [0, 1, 2**40, 2**64 + 3, 2**127])
+def test_draws_are_those_of_a_philox_made_for_them(step: int) -> None:
+    key = philox_key(1, "any")
+    for n in (3, 8):  # 3: what is left of a block of four must not be drawn next
+        assert np.array_equal(raw_bits(key, step, n), np.random.Philox(key=key, counter=step << 128).random_raw(n))
+
+
 def test_any_part_of_the_name_changes_the_key() -> None:
     keys = [
         philox_key(*name)

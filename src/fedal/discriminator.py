@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from fedal.finite import sum_of_squares
 from fedal.lazy import Tensor, torch
 from fedal.learners.base import State
-from fedal.losses import d_cross_entropy
+from fedal.sample_layout import BY_SAMPLE, SampleLayout
 from fedal.seeding import in_drawn_order, philox_key, torch_seeded
 from fedal.step_size import Balance
 
@@ -68,7 +68,7 @@ class Discriminator:
 
     With `sees_mean` (our own) it also sees softmax(mean f / E), the same for all clients: it then judges how an output
     deviates on this sample, where p_n alone shows which sample it is as much as whose. With `target`, a rule changes
-    its step size (see `fedal.step_size`).
+    its step size (see `fedal.step_size`). `layout` is that of all numbers of samples while it computes.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Discriminator:
         dtype: torch.dtype | None = None,
         device: str = "cpu",
         each: ApplyToEach = in_turn,
+        layout: SampleLayout = BY_SAMPLE,
     ) -> None:
         from fedal import kernels
         from fedal.learners.torch_learner import TorchLearner, TorchSettings
@@ -98,7 +99,7 @@ class Discriminator:
         self.tells_clients_apart = self._width == len(roster)
         self._temperature, self._leak, self._clip = temperature, leak, clip
         self._n_classes, self._sees_mean = n_classes, sees_mean
-        self._each = each
+        self._each, self._layout = each, layout
         self._seated: tuple[object, Tensor | None, Sequence[Tensor]] = None, None, ()  # of the last step: a cache
         self._d_leaky_relu = kernels.leaky_relu_backward
         widths = [(1 + sees_mean) * n_classes, *hidden, self._width]
@@ -139,7 +140,7 @@ class Discriminator:
         return torch.softmax(f.mean(0) / self._temperature, -1) if self._sees_mean else None
 
     def _beside_mean(self, f: Tensor, mean: Tensor | None) -> Tensor:
-        p = torch.softmax(f / self._temperature, -1)
+        p = self._layout.softmax(f / self._temperature)
         return p if mean is None else torch.cat([p, mean.expand_as(p)], -1)
 
     def owners(self, clients: Sequence[str]) -> Tensor:
@@ -191,8 +192,8 @@ class Discriminator:
             p, owners = part
             with torch.no_grad():  # also in the thread that computes it
                 h, seen = self._scores(p.flatten(0, 1), layers)
-                d = d_cross_entropy(h, owners).mul_(len(p) / total)
-                return h.argmax(-1) == owners, self._weight_grads(seen, d, layers)
+                d = self._layout.d_cross_entropy(h, owners).mul_(len(p) / total)
+                return h.contiguous().argmax(-1) == owners, self._weight_grads(seen, d, layers)
 
         for first in range(0, len(parts), WAVE):
             for hit, gradients in each(of_part, parts[first : first + WAVE]):
@@ -210,7 +211,8 @@ class Discriminator:
     def _utility_grad(self, x: Tensor, owners: Tensor, layers: Sequence[Layer]) -> Tensor:
         with torch.no_grad():  # also in the thread that computes it
             h, seen = self._scores(x.flatten(0, 1), layers)
-            d_h = d_cross_entropy(h, owners).mul_(-len(h))  # U_n = -CE(n, h(p_n)), Eq. (min-max-obj), of every sample
+            # U_n = -CE(n, h(p_n)), Eq. (min-max-obj), of every sample
+            d_h = self._layout.d_cross_entropy(h, owners).mul_(-len(h))
             p, d_p = (value[..., : self._n_classes] for value in (x, self._back(seen, d_h, layers).view_as(x)))
             return p * (d_p - (p * d_p).sum(-1, keepdim=True)) / self._temperature
 
@@ -220,7 +222,7 @@ class Discriminator:
 
     def _scores(self, x: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, list[Tensor]]:
         """h before its softmax, and the input of each layer.  (R, K) -> (R, N), [(R, K), (R, hidden), ...]"""
-        linear, seen = torch.nn.functional.linear, [x]
+        linear, seen = self._layout.linear, [x]
         *hidden, last = layers
         for layer in hidden:
             seen.append(torch.nn.functional.leaky_relu_(linear(seen[-1], layer.weight, layer.bias), self._leak))
@@ -231,14 +233,19 @@ class Discriminator:
     def _back(self, seen: Sequence[Tensor], d: Tensor, layers: Sequence[Layer]) -> Tensor:
         """The gradient w.r.t. x of a loss with gradient d w.r.t. `_scores(x)`."""
         for index in reversed(range(1, len(layers))):
-            d = self._d_leaky_relu(d @ layers[index].weight, seen[index], self._leak, True)
-        return d @ layers[0].weight
+            d = self._through(layers[index], d, seen[index])
+        return self._layout.back(d, layers[0].weight)
+
+    def _through(self, layer: Layer, d: Tensor, seen: Tensor) -> Tensor:
+        """From the gradient w.r.t. a layer's output to the one before the ReLU whose result it has seen."""
+        d = self._layout.back(d, layer.weight)
+        return self._d_leaky_relu(d, seen, self._leak, True, grad_input=d)
 
     def _weight_grads(self, seen: Sequence[Tensor], d: Tensor, layers: Sequence[Layer]) -> list[Rows]:
         """The gradients w.r.t. weight and bias of each layer."""
         found = [Rows(d.t() @ seen[-1], d.sum(0))]
         for index in reversed(range(1, len(layers))):
-            d = self._d_leaky_relu(d @ layers[index].weight, seen[index], self._leak, True)
+            d = self._through(layers[index], d, seen[index])
             found.append(Rows(d.t() @ seen[index - 1], d.sum(0)))
         return found[::-1]
 

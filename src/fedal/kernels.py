@@ -43,8 +43,11 @@ def _adam(
         p.sub_(lr * m_hat / (v_hat.sqrt() + eps))
 
 
-def _leaky_relu_backward(gradient: Tensor, result: Tensor, slope: float, is_result: bool) -> Tensor:
-    return torch.where(result > 0, gradient, slope * gradient)
+def _leaky_relu_backward(
+    gradient: Tensor, result: Tensor, slope: float, is_result: bool, *, grad_input: Tensor
+) -> Tensor:
+    """Writes the gradient w.r.t. the input into `grad_input`, which may be `gradient`."""
+    return grad_input.copy_(torch.where(result > 0, gradient, slope * gradient))
 
 
 def _relu_backward(gradient: Tensor, result: Tensor, threshold: float) -> Tensor:
@@ -151,7 +154,12 @@ with _one_thread():
         *([], [_numbers(1).new_full((), 3) for _ in _each]),
         **dict(lr=0.01, weight_decay=0.1, **PLAIN_ADAM),
     )
-    leaky_relu_backward = chosen("ops.aten.leaky_relu_backward", _leaky_relu_backward, _x.flip(0), _x, 0.1, True)
+    leaky_relu_backward = chosen(
+        "ops.aten.leaky_relu_backward.grad_input",
+        _leaky_relu_backward,
+        *(_x.flip(0), _x, 0.1, True),
+        grad_input=torch.empty_like(_x),
+    )
     relu_backward = chosen("ops.aten.threshold_backward", _relu_backward, _x.flip(0), _x, 0)
     convolution_backward = chosen(
         "ops.aten.convolution_backward",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from fedal.lazy import Tensor, torch
 
@@ -47,10 +48,25 @@ def softmax(logits: Tensor, like: Tensor | None = None) -> Tensor:
     return torch.softmax(logits.transpose(-1, -2).contiguous(), -2).transpose(-1, -2)
 
 
+def probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """softmax(logits / E). At E = 1 it is kept with the logits while they live, because several terms of a step ask for
+    it: do not change it in place.  (..., B, K)
+    """
+    if temperature != 1:
+        return softmax(logits / temperature)
+    kept = getattr(logits, "_probabilities", None)
+    if kept is not None and kept[0] == logits._version:
+        return cast("Tensor", kept[1])
+    p = softmax(logits)
+    if not (logits.requires_grad or logits.is_inference()):  # a graph would live for ever; no version
+        logits._probabilities = logits._version, p  # type: ignore[attr-defined]
+    return p
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Loss:
     """-log softmax(f)_y, the loss l(y, f) of local training in Eq. (client_loss_loc).  (B, K), (B,)"""
     at_label = labels.unsqueeze(-1)
-    gradient = softmax(logits)
+    gradient = probabilities(logits).clone()
     gradient.scatter_add_(-1, at_label, gradient.new_full((), -1).expand(at_label.shape))
     return Loss(gradient / _batch(logits), lambda: -torch.log_softmax(logits, -1).gather(-1, at_label).mean())
 
@@ -70,7 +86,8 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Loss:
     (B, K), (B, K)
     """
     E = temperature
-    p, q = softmax(teacher / E, like=student), softmax(student / E)
+    p = softmax(teacher if E == 1 else teacher / E, like=student)
+    q = probabilities(student, E)
     return Loss(
         (q - p) / (E * _batch(student)),  # Eq. (gradient_kl)
         lambda: (p * (torch.log_softmax(teacher / E, -1) - torch.log_softmax(student / E, -1))).sum(-1).mean(),

@@ -19,6 +19,7 @@ from fedal.errors import ConfigError, Stopped
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner
 from fedal.models import build
+from fedal.sample_layout import BY_COLUMN, BY_SAMPLE
 from fedal.simulate.assemble import Assembly, assemble
 from fedal.simulate.stacking import STACKABLE_METHODS, resolve_stacked, stacks
 from observers import StopAt
@@ -85,6 +86,32 @@ def test_lenet5_clients_learn_the_same_stacked_or_not() -> None:
 def test_one_worker_and_three_are_bit_identical() -> None:
     config = small(clients=13, precision="fp32")
     assert same_bits(states(trained(config, workers=1)), states(trained(config, workers=3)))
+
+
+@pytest.mark.parametrize(
+    ("models", "stacked", "by_column"),
+    [
+        ("mlp-small", True, True),
+        ("mlp-small", "auto", False),
+        ("mlp-small", False, False),
+        ("mlp-small,cnn-small", True, False),
+        ("lenet5", True, False),
+    ],
+)
+def test_the_server_computes_by_column_if_all_logits_are_held_so(
+    models: str, stacked: bool | str, by_column: bool
+) -> None:
+    assembly = trained(small(models=models, clients=4, stacked=stacked), rounds=0, side=28)
+    server = with_logics(assembly.federation).server
+    assert server.discriminator._layout is (BY_COLUMN if by_column else BY_SAMPLE)
+
+
+def test_stacked_mlps_and_their_server_compute_the_same_numbers() -> None:
+    config = small(models="mlp-small")
+    stacked, single = trained(config), trained(config.with_(stacked=False))
+    for name, learner in single.learners.items():
+        for key, value in learner.weights().items():  # type: ignore[attr-defined]
+            assert torch.allclose(stacked.learners[name].weights()[key], value, rtol=0, atol=1e-12), (name, key)  # type: ignore[attr-defined]
 
 
 def learners_of(models: dict[str, str], shape: tuple[int, ...] = (1, 28, 28)) -> dict[str, TorchLearner]:

@@ -199,4 +199,6 @@ class Anchor:
 
 def weighted(weight: float, gradient: Tensor) -> Tensor | None:
     """weight * gradient; None for weight 0, which drops the term (0 * inf would be NaN)."""
+    if weight == 1:  # the same bits
+        return gradient
     return weight * gradient if weight else None

@@ -16,6 +16,7 @@ from fedal.learners.base import Learner
 from fedal.messages import Message
 from fedal.methods.kept import Keeper
 from fedal.methods.options import MethodOptions
+from fedal.sample_layout import BY_SAMPLE, SampleLayout
 
 Uploads = Mapping[str, Any]
 """client id -> message, for the clients that responded."""
@@ -44,6 +45,7 @@ class ServerSetup:
     input_shape: tuple[int, ...] = ()  # of one sample
     partial: bool = False  # whether each round has a cohort; see the setting `participation`
     each: ApplyToEach = in_turn  # applies a function to many parts of a step; in a simulation, on its threads
+    layout: SampleLayout = BY_SAMPLE  # in which it may compute: by column if the run may have other bits
 
 
 class ServerLogic(Keeper):

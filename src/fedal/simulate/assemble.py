@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -23,6 +23,7 @@ from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner
 from fedal.methods.client import ClientLogic
 from fedal.precision import dtype_of
+from fedal.sample_layout import BY_COLUMN, BY_SAMPLE, SampleLayout
 from fedal.simulate.attackers import forger
 from fedal.simulate.build import (
     axis_lengths,
@@ -127,7 +128,7 @@ def assemble(
         remote = cluster.place({name: seconds[models[name]] for name in config.client_names}, make, phase_done)
         learners = {player.names[0]: player.learner for player in remote}
         players = [*remote]
-    server = build_server(config, split.task, staged.public, models, width, workers)
+    server = build_server(config, split.task, staged.public, models, width, workers, _layout_of(players))
     wire = Wire(method.up, method.down, axis_lengths(config, split.task, width), dtype_of(config.precision))
     federation = build_federation(config, players, server, wire, workers, watch)
     federation.forge = forger(config)
@@ -170,6 +171,13 @@ def _players(
         logic = build_client(config, ", ".join(names), together, private, staged.public, all_done)
         players.append(StackPlayer(logic, members))
     return players + [LocalPlayer(staged.logic(name, learner, phase_done)) for name, learner in single.items()]
+
+
+def _layout_of(players: Sequence[Player]) -> SampleLayout:
+    """The layout in which the server computes: by column, if that is how every client's logits are held already."""
+    stacks = [cast(StackedLearner, each.logic.learner) for each in players if isinstance(each, StackPlayer)]
+    by_column = len(stacks) == len(players) and all(stack.is_class_major for stack in stacks)
+    return BY_COLUMN if by_column else BY_SAMPLE
 
 
 def build_clients(

@@ -39,6 +39,7 @@ from fedal.models import (
     refuse_untrainable,
 )
 from fedal.precision import dtype_of
+from fedal.sample_layout import BY_SAMPLE, SampleLayout
 from fedal.seeding import BatchStream, Indices, philox_key, raw_bits, torch_seeded
 from fedal.simulate.checks import refuse_incomplete
 from fedal.user_code import one_line
@@ -134,6 +135,7 @@ def build_server(
     model_names: Mapping[str, str],
     feature_width: int,
     workers: Workers | None = None,
+    layout: SampleLayout = BY_SAMPLE,
 ) -> ServerLogic:
     """The server's half of the method, which may compute on the workers while no client does."""
     method = config.method_object()
@@ -150,6 +152,7 @@ def build_server(
         feature_width=feature_width,
         input_shape=task.input_shape,
         partial=config.is_partial,
+        layout=layout,
         **({} if workers is None else {"each": workers.map}),
     )
     return _made(method.server, setup, "the server")

@@ -17,7 +17,7 @@ from fedal.learners.base import Mode, State
 from fedal.learners.dropout import MaskClock
 from fedal.learners.stacked.adam import StackedAdam
 from fedal.learners.stacked.dropout import Dropout
-from fedal.learners.stacked.layers import Back
+from fedal.learners.stacked.layers import Back, ClassMajor
 from fedal.learners.stacked.net import StackedNet
 from fedal.learners.torch_learner import TorchLearner
 
@@ -52,6 +52,11 @@ class StackedLearner:
 
     def _with_own(self, member: TorchLearner) -> list[tuple[Tensor, Tensor]]:
         return [*zip(self._net.buffers, member.module.buffers(), strict=True)]
+
+    @property
+    def is_class_major(self) -> bool:
+        """Whether the values of a class are neighbours in its logits."""
+        return isinstance(self._net.layers[-1], ClassMajor)
 
     def logits(self, x: Tensor, mode: Mode = "train") -> Tensor:
         with self._clocks.at(len(self._pending)):

@@ -75,11 +75,8 @@ class FedALServer(ServerLogic):
             groups=hp.discriminator_groups,
             sees_mean=hp.discriminator_input == "outputs-and-mean",
             target=hp.discriminator_target if hp.discriminator_rule == "balance" else None,
-            seed=setup.seed,
-            dtype=setup.dtype,
-            device=setup.device,
-            each=setup.each,
-        )
+            seed=setup.seed, dtype=setup.dtype, device=setup.device, each=setup.each, layout=setup.layout,
+        )  # fmt: skip
         self.history = ClassHistory(setup.device)
         if remembers(self.hp):
             self.kept = ("discriminator", "history")
