@@ -71,7 +71,7 @@ def _draw_curves(study: Study, results: Results, names: list[str]) -> Any:
     for key, each in zip(panels, axes, strict=False):
         for arm in arms:
             if points := _points(results[arm.name], key):
-                marks = {"marker": "o", "markersize": 4} if len(points) <= FEW_POINTS else {}
+                marks: dict[str, Any] = {"marker": "o", "markersize": 4} if len(points) <= FEW_POINTS else {}
                 place_curve(each, points, arm.name, names.index(arm.name), **marks)
         each.set_title(PANELS[key], fontsize=LARGE, loc="left", color=INK)
         each.set_xlabel("iterations", fontsize=SMALL)

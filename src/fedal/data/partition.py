@@ -125,6 +125,9 @@ def partition_pooled(labels: npt.NDArray[Any], n_clients: int) -> list[Indices]:
     return [np.arange(len(labels)) for _ in range(n_clients)]
 
 
+POOLED = "pooled"
+"""The partition that reveals everything to everyone: for simulations only."""
+
 BY_OWNER = "by-owner"
 """What the record calls it where each client brought its own data. Nothing is drawn, so it cannot be chosen."""
 
@@ -138,7 +141,7 @@ PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
     "dirichlet-client-balanced": partition_dirichlet_client_balanced,
     "dirichlet-client-k-balanced": partition_dirichlet_client_k_balanced,
     "by-user": partition_by_user,
-    "pooled": partition_pooled,
+    POOLED: partition_pooled,
 }
 
 
