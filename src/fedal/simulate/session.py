@@ -161,7 +161,9 @@ class Session:
         if scores := final_scores(self._assembly.view):
             write_json(self.folder.scores, scores)
         self.folder.failure.unlink(missing_ok=True)
-        data = {"effective_classes": self.split.effective_classes, "unassigned": self.split.leftovers}
+        split = self.split
+        data = {"effective_classes": split.effective_classes, "unassigned": split.leftovers}
+        data |= {"rarest_class": split.rarest_class._asdict()}
         write_json(self.folder.summary, {"status": "complete", "final": final, "data": data})
 
     def _seconds(self) -> float:
