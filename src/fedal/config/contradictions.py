@@ -107,7 +107,9 @@ def _augment_problems(config: Config) -> list[str]:
         if "fixed-samples" in config.method_object().needs
     ]
     if blended := [change for change in config.private_augment if change in OF_INPUTS_ONLY]:
-        problems.append(f"private_augment = {blended[0]}: it blends samples with different labels. Use shift or flip.")
+        problems.append(
+            f"private_augment = {blended[0]}: it blends samples with different labels. Use shift, flip or noise."
+        )
     if (
         getattr(config.options, "replay", 0)
         and config.public_augment

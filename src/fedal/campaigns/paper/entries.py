@@ -226,7 +226,8 @@ ENTRIES: tuple[PaperEntry, ...] = (
                 {"fedmd": (0.722, 0.005), "fedmd-lf": (0.732, 0.004), "fedal": (0.744, 0.007)}),
          Column("alpha 2, tau 5", {"alpha": 2.0, "iterations": 5000, "tau": 5}, {"fedmd": "not in the paper"},
                 methods=("fedmd",))),
-        notes=(PARTITION_NOTE, TAU_NOTE, "the paper's FedMD has tau 1; with tau 5 all rows of the ablation are alike"),
+        notes=(PARTITION_NOTE, TAU_NOTE,
+               "the paper's FedMD has tau 1; with tau 5 all methods of the ablation have the same tau"),
         small_scale=SVHN_WITH_INTERVALS,
     ),
     PaperEntry(
