@@ -165,8 +165,11 @@ class Session:
             write_json(self.folder.scores, scores)
         self.folder.failure.unlink(missing_ok=True)
         split = self.split
-        data = {"effective_classes": split.effective_classes, "unassigned": split.leftovers}
-        data |= {"rarest_class": split.rarest_class._asdict()}
+        data = {
+            "effective_classes": split.effective_classes,
+            "unassigned": split.leftovers,
+            "rarest_class": split.rarest_class._asdict(),
+        }
         write_json(self.folder.summary, {"status": "complete", "final": final, "data": data})
 
     def _seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Says why `stacked = true` has no effect on the models of a run."""
+"""Why `stacked = true` has no effect on the models of a run."""
 
 from __future__ import annotations
 
