@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedal import methods
 from fedal.figures.canvas import COLOURS, INK, SOFT, beside, blank, label, legend_below, save
@@ -20,7 +21,12 @@ MARKERS = "osD^v"
 
 
 def draw_front(title: str, lines: Sequence[Line], path: Path) -> list[Path]:
-    """Writes PATH.png and PATH.svg. Hollow markers are reconstructions; methods without messages are a line."""
+    """Writes PATH.png and PATH.svg."""
+    return save(front_figure(title, lines), path)
+
+
+def front_figure(title: str, lines: Sequence[Line]) -> Any:
+    """Hollow markers are reconstructions; methods without messages are a line."""
     figure, (axes,) = blank(6.5, 4.9)
     sending = [line for line in lines if line.n_bytes]
     for place, (folder, words) in enumerate(SENDS.items()):
@@ -41,10 +47,12 @@ def draw_front(title: str, lines: Sequence[Line], path: Path) -> list[Path]:
     axes.plot([], [], linestyle="", marker="o", color=INK, markerfacecolor="white", label="hollow: reconstruction")
     best = front(sending)
     axes.step([line.n_bytes for line in best], [line.accuracy for line in best], where="post", color=INK, linewidth=0.8)
+    lift = 4
     for place, line in enumerate(best):
-        near = place and line.n_bytes < 3 * best[place - 1].n_bytes  # its label is lifted above that of its neighbour
+        near = place and line.n_bytes < 3 * best[place - 1].n_bytes
+        lift = lift + 10 if near else 4  # a label stands above that of its neighbour
         side = {"ha": "right"} if place else {"ha": "left"}
-        beside(axes, methods.shown(line.name), (line.n_bytes, line.accuracy), (0, 13 if near else 4), size=8, **side)
+        beside(axes, methods.shown(line.name), (line.n_bytes, line.accuracy), (0, lift), size=8, **side)
     for line in lines:
         if not line.n_bytes:
             axes.axhline(line.accuracy, color=SOFT, linestyle="--", linewidth=0.8)
@@ -55,4 +63,4 @@ def draw_front(title: str, lines: Sequence[Line], path: Path) -> list[Path]:
     axes.margins(0.08, 0.1)
     label(axes, title, "bytes per client, sent and received", "test accuracy")
     legend_below(figure, axes)
-    return save(figure, path)
+    return figure

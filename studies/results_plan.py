@@ -83,8 +83,9 @@ class ResultsPlan:
 
     @property
     def arm_names(self) -> list[str]:
-        """All arms, in the order of their first study, so that an arm has one colour in all figures."""
-        return list(dict.fromkeys(arm.name for study in self.studies for arm in study.arms))
+        """All arms, those of the smallest studies first, so that every curve has a colour of its own in all figures."""
+        by_size = sorted(self.studies, key=lambda study: len(study.arms))
+        return list(dict.fromkeys(arm.name for study in by_size for arm in study.arms))
 
     def only(self, names: list[str]) -> ResultsPlan:
         """The named studies, in that order, or all if none is named."""

@@ -72,6 +72,14 @@ def problems(**values: Any) -> list[str]:
         ({"eval_every": "often"}, "eval_every = 'often': expected a number of iterations, or auto."),
         ({"checkpoint_every": 0}, "checkpoint_every = 0: expected at least 1 round, or auto."),
         ({"checkpoint_every": "often"}, "checkpoint_every = 'often': expected a number of rounds, or auto."),
+        (
+            {"require": "black-box", "partition": "pooled", "method": "local"},
+            "require = black-box: partition = pooled reveals all private samples to every client. ",
+        ),
+        (
+            {"require": "outputs-only", "partition": "pooled"},
+            "require = outputs-only: partition = pooled reveals all private samples to every client. ",
+        ),
         ({"require": "trust"}, "require = 'trust': input should be 'black-box' or 'outputs-only'."),
         ({"preset": "papers"}, "preset = 'papers': input should be 'paper'."),
         ({"engine": "clouds"}, "engine = 'clouds': input should be "),

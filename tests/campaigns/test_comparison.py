@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from fedal.data.dataset import Dataset
 from fedal.errors import ConfigError, FedalError
 from fedal.records.statistics import Row
 from fedal.records.tables import as_latex, escape_latex, escape_markdown
+from fedal.report.page import write_report
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +160,18 @@ class FakeRuns(MethodRuns):
 
 def best_of(*rows: FakeRuns) -> str:
     return Comparison(Path(), (0, 1, 2), list(rows), []).clear_best()
+
+
+def test_a_comparison_on_pooled_data_reveals_everything(tmp_path: Path) -> None:
+    found = compare(["local"], 1, tmp_path / "cmp", SETTINGS | {"partition": "pooled"}, jobs=1)
+    assert [row["reveals"] for row in found.table()] == ["everything"]
+    (line,) = lines(tmp_path / "cmp" / "table.csv")
+    assert (line["black_box"], line["reveals"]) == ("False", "everything")
+    assert "<td>no</td><td>nothing</td><td>nothing</td><td>everything</td>" in re.sub(
+        r"<td[^>]*>", "<td>", write_report([tmp_path / "cmp"])[0].read_text(encoding="utf-8")
+    )
+    card = (tmp_path / "cmp/local/seed-0/models").glob("*.json")
+    assert {json.loads(file.read_text())["training"]["reveals"] for file in card} == {"everything"}
 
 
 def test_the_best_is_bold_only_if_it_is_above_every_other_method() -> None:

@@ -83,11 +83,11 @@ def test_full_is_the_papers_configuration(entry: PaperEntry) -> None:
     tau = {"fedmd": 1, "fedproto-public": 1, "fedal": 5, "fedmd-lf": 5, "feddf": 10, "feddf-al": 15}
     for column in entry.columns:
         settings = full_settings(entry, column)
-        for method in [name for name in entry.methods if name in methods.names()]:
+        for method in [name for name in entry.methods_in(column) if name in methods.names()]:
             config = Config(**settings, method=method)
             assert config.lr == (1e-4 if entry.dataset == "celeba" else 1e-3)
             assert (config.batch_size, config.optimizer) == (32, "adam")
-            assert config.tau == tau.get(method, config.tau)
+            assert config.tau == column.settings.get("tau", tau.get(method, config.tau))
             assert config.partition == ("by-user" if entry.dataset == "celeba" else "dirichlet-client-k")
         assert settings["clients"] == {"mnist": 10, "svhn": 20, "cifar10": 15, "cinic10": 10}.get(
             entry.dataset, column.settings.get("clients")
@@ -131,9 +131,12 @@ def test_a_small_scale_run_shows_our_numbers_next_to_the_papers_and_names_its_da
     assert "digits in place of svhn, which is not installed (type: fedal data fetch svhn)" in said
     assert "a small-scale run, not the paper's setting" in said
     with open(tmp_path / "small" / "table-ablation.csv") as file:
-        rows = {row["what"]: row for row in csv.DictReader(file)}
-    assert list(rows) == ["fedmd", "fedmd-lf", "fedal"]
-    row = rows["fedal"]
+        rows = {(row["setting"], row["what"]): row for row in csv.DictReader(file)}
+    assert [*rows] == [*(("alpha 2", name) for name in ("fedmd", "fedmd-lf", "fedal")), ("alpha 2, tau 5", "fedmd")]
+    tau_1, tau_5 = (rows[setting, "fedmd"] for setting in ("alpha 2", "alpha 2, tau 5"))
+    assert tau_1["config"].endswith("tau 1") and tau_5["config"].endswith("tau 5") and tau_1["ours"] != tau_5["ours"]
+    assert (tau_1["paper"], tau_5["paper"]) == ("0.722", "not in the paper") and tau_5["low"] < tau_5["high"]
+    row = rows["alpha 2", "fedal"]
     runs = [fedal.load_run(tmp_path / "small" / row["folder"] / f"seed-{seed}") for seed in range(2)]
     effective = sum(run.effective_classes for run in runs) / 2
     assert f"dirichlet-client-k, alpha 2, {effective:.2f} effective classes per client" in row["config"]
@@ -156,6 +159,11 @@ def test_a_small_scale_run_shows_our_numbers_next_to_the_papers_and_names_its_da
     assert "| 0.744 ± 0.007 |" in text and "in place of svhn" in text
     assert is_picture(tmp_path / "small" / "table-ablation.png")
     assert "<svg" in (tmp_path / "small" / "table-ablation.svg").read_text()
+
+
+@pytest.mark.parametrize("name", ["table-ablation", "table-public-size"])
+def test_the_small_tables_whose_rows_are_compared_have_intervals(name: str) -> None:
+    assert find(name).small_on("svhn").seeds == 3
 
 
 def test_full_without_the_data_says_so_in_the_table(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sklearn.datasets import load_wine
 from torch import Tensor
 
 import fedal
-from fedal.config import Config
+from fedal.config import Config, load_config, parse_assignments
 from fedal.data.augment import CHANGES, FARTHEST, Augmentation, flip, misfit, mixup, noise, shift
 from fedal.data.split import Task
 from fedal.data.streams import PublicData, Samples
@@ -114,12 +114,22 @@ def test_tables_are_blended_and_noised_and_a_shift_of_them_is_refused(tmp_path: 
             fedal.run(Config(**settings, **{name: "shift"}), tmp_path / name, data=data)
 
 
+@pytest.mark.parametrize("name", ["public_augment", "private_augment"])
+def test_none_is_no_change(name: str, tmp_path: Path) -> None:
+    files = [tmp_path / "text.toml", tmp_path / "list.toml"]
+    for file, value in zip(files, ('"none"', '["none"]'), strict=True):
+        file.write_text(f"{name} = {value}\n")
+    for config in (*(load_config(file, {}) for file in files), Config(**parse_assignments([f"{name}=none"]))):
+        assert getattr(config, name) == () and config == Config()
+
+
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
         ({"method": "cfd", "public_augment": "mixup"}, "cfd keeps what it learnt about each sample"),
         ({"method": "fedgkt", "private_augment": "flip"}, "fedgkt keeps what it learnt about each sample"),
-        ({"private_augment": "mixup"}, "private_augment = mixup: it blends samples with different labels"),
+        ({"private_augment": "mixup"}, r"mixup: it blends samples with different labels. Use shift, flip or noise\."),
+        ({"private_augment": "none,shift"}, "private_augment.0 = 'none': input should be 'shift'"),
         ({"public_augment": "mixup,mixup"}, "a change is named twice"),
         ({"public_augment": "rotate"}, "public_augment"),
     ],

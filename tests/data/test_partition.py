@@ -22,6 +22,7 @@ from fedal.data.partition import (
     partition_dirichlet,
     partition_dirichlet_client_balanced,
     partition_iid,
+    rarest_class,
 )
 from fedal.errors import PartitionError
 
@@ -265,6 +266,12 @@ def test_classes_without_samples_play_no_part():
 def test_the_balanced_bits_are_those_of_the_runs_that_were_made_with_them(name, bits):
     parts = divide(name, np.arange(4000) % 10, 5, 1.0, np.random.default_rng(3)).clients
     assert hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()[:16] == bits
+
+
+def test_the_rarest_class_counts_samples_and_owners():
+    found = rarest_class(np.array([[50, 1, 0], [49, 0, 0], [0, 0, 30]]))
+    assert found == (1, 1, 1, 130) and found.is_rare
+    assert not rarest_class(np.array([[98, 2], [98, 2]])).is_rare and rarest_class(np.array([[5, 0], [4, 0]])).is_rare
 
 
 def test_effective_classes():

@@ -85,6 +85,20 @@ def test_a_deployment_never_unpickles_or_evaluates() -> None:
     assert not [word for word in ("import pickle", "eval(", "exec(", "torch.load(", "import_module") if word in text]
 
 
+@pytest.mark.parametrize(
+    "words", [("export-sites", "--out", "sites"), ("serve", "--insecure")], ids=lambda words: words[0]
+)
+def test_a_partition_that_gives_everything_to_everyone_is_refused(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = (ROOT / "configs/federation.toml").read_text()
+    Path("pooled.toml").write_text(config.replace('dataset = "digits"', 'dataset = "digits"\npartition = "pooled"'))
+    refused = fedal(*words, "--config", "pooled.toml")
+    assert refused.code == 2 and "partition = pooled: it gives every client the private samples of all" in refused.err
+    assert f"fedal {words[0]} refuses it" in refused.err and not Path("sites").exists()
+
+
 def test_a_full_disk_leaves_no_partial_site_file(tmp_path: Path) -> None:
     with files_up_to(10_000):
         refused = fedal("export-sites", "--config", ROOT / "configs/federation.toml", "--out", tmp_path / "sites")

@@ -207,7 +207,10 @@ def test_a_run_says_how_skewed_its_data_are(run: fedal.Run) -> None:
     assert run.effective_classes == pytest.approx(np.exp(entropies).mean())
     assert run.unassigned == 0
     summary = json.loads((run.path / "summary.json").read_text())
-    assert summary["data"] == {"effective_classes": run.effective_classes, "unassigned": 0}
+    totals = run.class_counts.sum(axis=0)
+    rarest = {"label": totals.argmin(), "samples": totals.min(), "owned": 1137}
+    rarest["owners"] = np.count_nonzero(run.class_counts[:, totals.argmin()])
+    assert summary["data"] == {"effective_classes": run.effective_classes, "unassigned": 0, "rarest_class": rarest}
 
 
 def test_the_subset_for_evaluation_is_stratified_and_fixed_by_the_seed() -> None:

@@ -43,6 +43,15 @@ def test_the_preview_counts_what_stays_unassigned(tmp_path: Path) -> None:
     assert f"unassigned training samples: {split.leftovers}" in result.output
 
 
+def test_the_preview_names_the_rarest_class_and_warns_if_hardly_any_client_has_it(tmp_path: Path) -> None:
+    flags = ["--partition", "dirichlet-client-k", "--alpha", "1", "--out", str(tmp_path)]
+    common, rare = (CliRunner().invoke(app, ["partition", *flags, "--seed", seed]) for seed in ("6", "8"))
+    assert "rarest: class " in common.output and "warning" not in common.output
+    totals = prepare_split(Config(partition="dirichlet-client-k", alpha=1, seed=8)).class_counts().sum(0)
+    few = f"class {totals.argmin()} has {totals.min()} of the {totals.sum()} samples that clients own"
+    assert f"rarest: {few}, at " in rare.output and f"warning: {few}, less than 1%" in rare.output
+
+
 def test_an_impossible_partition_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["partition", "--clients", "4000", "--out", str(tmp_path)])
     assert isinstance(result.exception, fedal.FedalError)

@@ -22,7 +22,7 @@ from fedal.models import build
 from fedal.sample_layout import BY_COLUMN, BY_SAMPLE
 from fedal.simulate.assemble import Assembly, assemble
 from fedal.simulate.stacking import STACKABLE_METHODS, resolve_stacked, stacks
-from observers import StopAt
+from observers import Notes, StopAt
 from splits import InOrder, same_bits, with_logics
 
 
@@ -223,3 +223,21 @@ def test_a_resumed_stacked_run_is_bit_identical(tmp_path: Path) -> None:
         assert files[0].read_bytes() == files[1].read_bytes()
     without_time = [{k: v for k, v in row.items() if k != "seconds"} for row in parts.metrics]
     assert without_time == [{k: v for k, v in row.items() if k != "seconds"} for row in whole.metrics]
+
+
+def test_a_run_says_why_none_of_its_models_can_be_stacked(tmp_path: Path) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x.flatten(1))
+
+    config = Config(method="local", clients=2, models="mlp-small", stacked=True, iterations=1, batch_size=4)
+    for folder, custom in (("none", {"client-00": Own(), "client-01": Own()}), ("one", {"client-00": Own()})):
+        notes = Notes()
+        fedal.run(config, tmp_path / folder, models=custom, callbacks=[notes])
+        warnings = [text for text in notes.of("warning") if "stacked" in text]
+        assert len(warnings) == (folder == "none")
+        assert all(text.startswith("stacked = true has no effect") and "Own" in text for text in warnings)

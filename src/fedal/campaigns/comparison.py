@@ -13,9 +13,9 @@ from itertools import combinations
 from pathlib import Path
 
 from fedal import methods as known_methods
+from fedal.config.revealed import is_black_box, revealed
 from fedal.durable import write_texts
 from fedal.errors import ConfigError
-from fedal.messages import in_words
 from fedal.metrics.table import Column, column, first_column
 from fedal.records.differences import Difference, correct
 from fedal.records.numbers import NONE, count, duration, partition_text, share, size, with_spread
@@ -40,6 +40,11 @@ class MethodRuns(Seeds):
     @property
     def rows_by_seed(self) -> dict[int, list[Row]]:
         return {run.config.seed: run.metrics for run in self.runs}
+
+    @property
+    def partition(self) -> str | None:
+        """The partition of its runs; None without a run."""
+        return next((run.config.partition for run in self.runs), None)
 
     @property
     def shown_name(self) -> str:
@@ -161,7 +166,7 @@ class Comparison:
             "up / client": size(final["up_bytes"] / clients),
             "down / client": size(final["down_bytes"] / clients),
             "time": duration(row.mean("seconds")),
-            "reveals": in_words(known_methods.get(row.method).reveals),
+            "reveals": revealed(known_methods.get(row.method).reveals, row.partition),
         }
 
     @property
@@ -209,7 +214,13 @@ class Comparison:
             method = known_methods.get(row.method)
             numbers = [number(row) if row.runs else "" for number in CSV_NUMBERS.values()]
             numbers += [what(key) if row.runs else "" for key in others for what in (row.mean, row.spread)]
-            words = [method.black_box, in_words(method.reveals), row.not_applicable or "", row.asked]
+            leak = method.reveals
+            words = [
+                is_black_box(leak, row.partition),
+                revealed(leak, row.partition),
+                row.not_applicable or "",
+                row.asked,
+            ]
             rows.append([row.method, len(row.runs), *numbers, *words])
         heads = [*CSV_NUMBERS, *(f"{key}_{what}" for key in others for what in ("mean", "spread"))]
         return as_csv(["method", "seeds", *heads, "black_box", "reveals", "not_applicable", "asked"], rows)

@@ -53,6 +53,11 @@ def partition(
     held_out = [part for part in (split.validation, *split.held_out.values()) if part is not None]
     kept = f"validation samples: {sum(map(len, held_out)):,}; " if held_out else ""
     print(f"public samples: {len(split.public_x):,}; {kept}unassigned training samples: {split.leftovers:,}")
+    rarest = split.rarest_class
+    few = f"class {names[rarest.label]} has {rarest.samples:,} of the {rarest.owned:,} samples that clients own"
+    print(f"rarest: {few}, at {rarest.owners:,} of {len(counts):,} clients")
+    if rarest.is_rare:
+        warn(f"{few}, less than 1%: no method can learn it well. Compare methods on several seeds.")
     files = save(draw_bubbles(counts, list(split.clients), names, title), out / "partition")
     print("chart: " + ", ".join(map(str, files)))
 

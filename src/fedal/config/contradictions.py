@@ -11,7 +11,7 @@ from fedal.config.client_data import data_problems
 from fedal.config.local_settings import local_problems
 from fedal.config.participation import participation_problems
 from fedal.data.augment import OF_INPUTS_ONLY
-from fedal.data.partition import BY_OWNER
+from fedal.data.partition import BY_OWNER, POOLED
 from fedal.errors import did_you_mean
 from fedal.messages import NOT_BLACK_BOX, OUTPUTS_ONLY, Leak, Outputs, in_words
 from fedal.metrics.table import METRICS
@@ -73,6 +73,11 @@ def contradictions(config: Config) -> list[str]:
         problems.append(f"ray_address = {config.ray_address!r}: needs engine = ray.")
     if isinstance(config.checkpoint_every, int) and config.checkpoint_every < 1:
         problems.append(f"checkpoint_every = {config.checkpoint_every}: expected at least 1 round, or auto.")
+    if config.require and config.partition == POOLED:
+        problems.append(
+            f"require = {config.require}: partition = {POOLED} reveals all private samples to every client. "
+            "Use another partition."
+        )
     if config.require and method.reveals & REQUIREMENTS[config.require]:
         revealed = in_words(method.reveals & REQUIREMENTS[config.require])
         allowed = [name for name in methods.names() if not methods.get(name).reveals & REQUIREMENTS[config.require]]
@@ -102,7 +107,9 @@ def _augment_problems(config: Config) -> list[str]:
         if "fixed-samples" in config.method_object().needs
     ]
     if blended := [change for change in config.private_augment if change in OF_INPUTS_ONLY]:
-        problems.append(f"private_augment = {blended[0]}: it blends samples with different labels. Use shift or flip.")
+        problems.append(
+            f"private_augment = {blended[0]}: it blends samples with different labels. Use shift, flip or noise."
+        )
     if (
         getattr(config.options, "replay", 0)
         and config.public_augment

@@ -43,6 +43,12 @@ def _split_names(value: Any) -> Any:
     return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
+def _split_changes(value: Any) -> Any:
+    """Names of changes; `none` alone stands for an empty tuple."""
+    names = _split_names(value)
+    return () if names in (("none",), ["none"]) else names
+
+
 def _split_metrics(value: Any) -> Any:
     return value if value in ("auto", "all") else _split_names(value)
 
@@ -148,17 +154,17 @@ class Config(BaseModel):
         changes="weights")
     momentum: float = setting(0.0, "momentum of sgd", ge=0, lt=1, sites=True, changes="weights")
     weight_decay: float = setting(0.0, "weight decay of the clients' optimizers", ge=0, sites=True, changes="weights")
-    public_augment: Annotated[tuple[Change, ...], BeforeValidator(_split_names)] = setting(
-        (), "changes to public batches, the same at every party: shift, flip (images), mixup, noise",
-        sites=True, changes="weights", expected="shift, flip, mixup or noise, separated by commas")
+    public_augment: Annotated[tuple[Change, ...], BeforeValidator(_split_changes)] = setting(
+        (), "changes to public batches, the same at every party: none, or shift, flip (images), mixup, noise",
+        sites=True, changes="weights", expected="none, or shift, flip, mixup or noise, separated by commas")
     public_clean: float = setting(
         0.5, "public_augment: share of each public batch that stays as it is", ge=0, lt=1, sites=True,
         changes="weights")
     public_augment_start: int = setting(
         0, "public_augment: first iteration with changed batches", ge=0, sites=True, changes="weights")
-    private_augment: Annotated[tuple[Change, ...], BeforeValidator(_split_names)] = setting(
-        (), "changes to private batches: shift, flip (images), noise", sites=True, changes="weights",
-        expected="shift, flip or noise, separated by commas")
+    private_augment: Annotated[tuple[Change, ...], BeforeValidator(_split_changes)] = setting(
+        (), "changes to private batches: none, or shift, flip (images), noise", sites=True, changes="weights",
+        expected="none, or shift, flip or noise, separated by commas")
     keep_best: bool = setting(
         False, "also keep each client's best model on its own_validation data; tables still show the final one",
         sites=False, changes="record")

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +125,12 @@ def partition_pooled(labels: npt.NDArray[Any], n_clients: int) -> list[Indices]:
     return [np.arange(len(labels)) for _ in range(n_clients)]
 
 
+RARE = 0.01
+"""The share of the owned samples below which a class is rare."""
+
+POOLED = "pooled"
+"""The partition that reveals everything to everyone: for simulations only."""
+
 BY_OWNER = "by-owner"
 """What the record calls it where each client brought its own data. Nothing is drawn, so it cannot be chosen."""
 
@@ -138,7 +144,7 @@ PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
     "dirichlet-client-balanced": partition_dirichlet_client_balanced,
     "dirichlet-client-k-balanced": partition_dirichlet_client_k_balanced,
     "by-user": partition_by_user,
-    "pooled": partition_pooled,
+    POOLED: partition_pooled,
 }
 
 
@@ -221,6 +227,27 @@ def effective_classes(table: npt.NDArray[np.integer | np.floating]) -> float:
     shares = table / table.sum(axis=1, keepdims=True)
     entropies = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1)
     return float(np.exp(entropies).mean())
+
+
+class RarestClass(NamedTuple):
+    """The class with the fewest samples over all clients."""
+
+    label: int
+    samples: int
+    owners: int  # clients that have any
+    owned: int  # samples of all classes
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether it has fewer than 1% of the samples that clients own."""
+        return self.samples < RARE * self.owned
+
+
+def rarest_class(table: Indices) -> RarestClass:
+    """The first of them if several have as few.  table: (N, K)"""
+    totals = table.sum(axis=0)
+    label = int(totals.argmin())
+    return RarestClass(label, int(totals[label]), int(np.count_nonzero(table[:, label])), int(totals.sum()))
 
 
 def largest_remainder(shares: npt.NDArray[np.float64], size: int) -> Indices:

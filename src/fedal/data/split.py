@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedal.data.dataset import Dataset
 from fedal.data.lacking import Imputed, imputed_columns
 from fedal.data.npz import UNREADABLE, refuse_bad_npz
-from fedal.data.partition import class_table, effective_classes
+from fedal.data.partition import RarestClass, class_table, effective_classes, rarest_class
 from fedal.data.sources import SOURCES
 from fedal.durable import write_atomically
 from fedal.errors import CheckpointError
@@ -62,6 +62,10 @@ class DataSplit:
     def effective_classes(self) -> float:
         """exp(entropy of a client's class shares), mean over clients."""
         return effective_classes(self.class_counts())
+
+    @property
+    def rarest_class(self) -> RarestClass:
+        return rarest_class(self.class_counts())
 
     @property
     def own_tests(self) -> dict[str, Indices]:

@@ -14,6 +14,7 @@ from fedal import methods
 from fedal.config import Config
 from fedal.config.client_data import client_data
 from fedal.config.limits import beyond_limits
+from fedal.config.revealed import refusal
 from fedal.data.owners import NAME as OWN
 from fedal.data.reading import read_public
 from fedal.data.split import Task
@@ -74,6 +75,8 @@ def plan_federation(config: Config, deployment: Deployment) -> ServerPlan:
         )
     if config.attackers:
         raise ConfigError("attackers: `fedal serve` refuses this setting, which is for simulations. Remove it.")
+    if problem := refusal(config.partition, "fedal serve"):
+        raise ConfigError(problem)
     if problems := beyond_limits(config, deployment.n_classes or 2, config.total_rounds):
         raise ConfigError("\n".join(f"{problem}: a site refuses more." for problem in problems))
     schema = load_config_schema(config)

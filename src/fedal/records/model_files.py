@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedal.config import Config
+from fedal.config.revealed import revealed
 from fedal.data.dataset import Dataset
 from fedal.data.schema import Schema
 from fedal.durable import write_atomically
@@ -77,7 +78,7 @@ class ModelFile(BaseModel):
         classes = tuple(data.class_names or map(str, range(data.n_classes)))
         training = Training(
             method=config.method, dataset=data.name, seed=config.seed, clients=clients,
-            iterations=iterations, reveals=in_words(method.sends),
+            iterations=iterations, reveals=revealed(method.sends, config.partition),
             received=in_words(method.receives), messages=tuple(kind.__name__ for kind in method.up),
         )  # fmt: skip
         known = {name: model.model_copy(update={"lacking": data.lacking_of(name)}) for name, model in models.items()}

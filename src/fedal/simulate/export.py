@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedal.config import Config
+from fedal.config.revealed import refusal
 from fedal.durable import replacing
 from fedal.errors import ConfigError
 from fedal.simulate.prepare import prepare_split
@@ -15,6 +16,8 @@ from fedal.simulate.prepare import prepare_split
 
 def export_sites(config: Config, out: Path) -> list[Path]:
     """Writes each client's private data, split as in `fedal run`, to one .npz file per site; returns the paths."""
+    if problem := refusal(config.partition, "fedal export-sites"):
+        raise ConfigError(problem)
     split = prepare_split(config)
     data = split.dataset
     if data.owners is not None:

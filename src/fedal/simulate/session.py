@@ -33,6 +33,7 @@ from fedal.simulate.prepare import resolved
 from fedal.simulate.recorder import Recorder
 from fedal.simulate.scores import final_scores
 from fedal.simulate.stacking import resolve_stacked
+from fedal.simulate.unstacked import why_none_is_stacked
 from fedal.user_code import one_line
 
 FIRST_SAVE_S = 5.0
@@ -59,6 +60,8 @@ class Session:
         self._assembly = assemble(
             self.config, self.split, self.workers, custom_models=self.models, cluster=self.cluster, rest=self._rest
         )
+        if why := why_none_is_stacked(self.config, self._assembly.learners, len(self.split.dataset.sample_shape)):
+            self.observers.warning(why)
         self._seconds_before = 0.0
         self._started = self._saved_at = time.monotonic()
         self._save_cost_s = 0.0
@@ -161,7 +164,12 @@ class Session:
         if scores := final_scores(self._assembly.view):
             write_json(self.folder.scores, scores)
         self.folder.failure.unlink(missing_ok=True)
-        data = {"effective_classes": self.split.effective_classes, "unassigned": self.split.leftovers}
+        split = self.split
+        data = {
+            "effective_classes": split.effective_classes,
+            "unassigned": split.leftovers,
+            "rarest_class": split.rarest_class._asdict(),
+        }
         write_json(self.folder.summary, {"status": "complete", "final": final, "data": data})
 
     def _seconds(self) -> float:

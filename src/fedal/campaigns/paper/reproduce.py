@@ -46,7 +46,7 @@ def reproduce(
     }
     if problem:
         for column in entry.columns:
-            whats = column.paper if entry.kind == "variances" else entry.methods
+            whats = column.paper if entry.kind == "variances" else entry.methods_in(column)
             outcome.lines += [_line_without(column, what, settings[column.name], problem) for what in whats]
     elif entry.kind == "data":
         from fedal.campaigns.paper.readings import partition_line
@@ -77,7 +77,8 @@ def minutes(entry: PaperEntry, dataset: str, cores: int = 2) -> float:
         return 1.0
     small_scale = entry.small_on(dataset)
     measuring = 6 if entry.kind == "variances" else 1  # factor over a plain run, measured on svhn
-    return len(entry.methods) * len(entry.columns) * small_scale.seeds * small_scale.run_s * measuring / cores / 60
+    runs = small_scale.seeds * sum(len(entry.methods_in(column)) for column in entry.columns)
+    return runs * small_scale.run_s * measuring / cores / 60
 
 
 def folder_name(settings: Mapping[str, Any]) -> str:
@@ -85,6 +86,7 @@ def folder_name(settings: Mapping[str, Any]) -> str:
     parts = [settings["dataset"], *(["same"] if settings.get("models") == "same" else [])]
     parts += [f"alpha-{settings.get('alpha', 1.0):g}", f"clients-{settings['clients']}"]
     parts += [f"public-{settings['public_size']}", f"iterations-{settings['iterations']}"]
+    parts += [f"tau-{settings['tau']}"] if "tau" in settings else []
     return "-".join([*parts, *settings.get("instruments", ())])
 
 
@@ -108,15 +110,15 @@ def _what_small_means(entry: PaperEntry, dataset: str) -> str:
 def _small_options(entry: PaperEntry, dataset: str) -> dict[str, Any]:
     """The options of small-scale runs that at least one method of the entry has."""
     settings = entry.small_on(dataset).settings
-    known = {key for name in _installed(entry) for key in known_methods.get(name).options.model_fields}
+    known = {key for name in _installed(entry.methods) for key in known_methods.get(name).options.model_fields}
     options: dict[str, Any] = {"pretrain_iterations": round(entries.PRETRAIN_SHARE * settings["iterations"])}
     if isinstance(settings.get("models"), tuple):  # the dataset's largest candidate would take most of the time
         options["server_model"] = settings["models"][-1]
     return {key: value for key, value in options.items() if key in known}
 
 
-def _installed(entry: PaperEntry) -> list[str]:
-    return [name for name in entry.methods if name in known_methods.names()]
+def _installed(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name in known_methods.names()]
 
 
 def _line_without(column: Column, what: str, settings: Mapping[str, Any], reason: str) -> TableLine:
@@ -133,12 +135,12 @@ def _compare(
     from fedal.campaigns.paper.readings import read_lines
 
     entry = outcome.entry
-    installed = _installed(entry)
     plans = []
-    for name, each in settings.items():
+    for column in entry.columns:
+        name, each = column.name, settings[column.name]
         options = _small_options(entry, each["dataset"]) if outcome.scale == "small" else {}
         path, label = outcome.folder / folder_name(each), name if len(settings) > 1 else ""
-        plans.append(plan_comparison(installed, seeds, path, {**each, **options}, label))
+        plans.append(plan_comparison(_installed(entry.methods_in(column)), seeds, path, {**each, **options}, label))
     ended = iter(run_all([job for plan in plans for job in plan.all_jobs]))
     for column, plan in zip(entry.columns, plans, strict=True):
         found = plan.conclude([next(ended) for _ in plan.all_jobs])
@@ -146,6 +148,6 @@ def _compare(
         outcome.notes += [note for note in found.notes if note not in outcome.notes]
         for row in found.asked:
             outcome.lines += read_lines(outcome, column, row, settings[column.name], plan.path)
-        for name in entry.methods:
-            if name not in installed:
+        for name in entry.methods_in(column):
+            if name not in known_methods.names():
                 outcome.lines.append(_line_without(column, name, settings[column.name], "this method is not installed"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedal import methods
-from fedal.messages import Message, in_words
+from fedal.config.revealed import is_black_box, revealed
+from fedal.messages import Message
 from fedal.records.numbers import NONE, size
 from fedal.report.groups import Group, Overview
 from fedal.report.markup import Markup, element, markup, table
@@ -34,13 +35,14 @@ def _wire_row(overview: Overview, group: Group) -> list[object]:
         unknown = "a custom method: its declarations are in its code, which the report does not read"
         return [name, "not known", NONE, NONE, unknown, *sent]
     method = methods.get(group.method)
-    black_box = "yes" if method.black_box else "no"
+    partition = group.settings.get("partition")
+    black_box = "yes" if is_black_box(method.reveals, partition) else "no"
     return [
         name,
         black_box,
         _messages(method.up),
         _messages([kind for kind in method.down if kind not in method.instead_of]),
-        in_words(method.reveals),
+        revealed(method.reveals, partition),
         *sent,
     ]
 
