@@ -69,6 +69,9 @@ class Stacks(Protocol):
     def take(self, names: tuple[str, ...]) -> StackPlayer:
         """Free networks, made to be those of these clients, whose states they do not have yet."""
 
+    def initial_state(self, client: str) -> State:
+        """The state of a client that has not taken part yet."""
+
     def give_back(self, player: StackPlayer) -> None:
         """The round of these clients is over."""
 
@@ -125,26 +128,20 @@ class RestingClients:
 
     def _one(self, client: str) -> LocalPlayer:
         state = self.files.read(client)
-        player = self._built(client, first=state is None)
+        with self._building:
+            player = LocalPlayer(self._build(client, state is None))
         if state is not None:
             player.load_states({client: state})
         return player
 
-    def _built(self, client: str, *, first: bool) -> LocalPlayer:
-        with self._building:
-            return LocalPlayer(self._build(client, first))
-
     def _stack(self, names: tuple[str, ...]) -> StackPlayer:
         assert self._stacks is not None
+        found = {name: self.files.read(name) for name in names}
         with self._building:
             player = self._stacks.take(names)
-        player.load_states({name: self._state(name) for name in names})
+            states = {name: state or self._stacks.initial_state(name) for name, state in found.items()}
+        player.load_states(states)
         return player
-
-    def _state(self, client: str) -> State:
-        """The state of a client at rest; of one that has not taken part yet, what it is built as."""
-        state = self.files.read(client)
-        return self._built(client, first=True).states()[client]() if state is None else state
 
     def _dismiss(self, client: str) -> None:
         self._awake.pop(client, None)

@@ -16,7 +16,7 @@ from fedal.data.split import DataSplit
 from fedal.engine.loop import Form
 from fedal.engine.player import PhaseDone, Player, StackPlayer
 from fedal.engine.resting import RestingClients, RestingStack
-from fedal.learners.base import Learner
+from fedal.learners.base import Learner, State
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner
 from fedal.simulate.stacking import Kind, grouped, kinds, module_of, resolve_stacked
@@ -81,7 +81,13 @@ class StackPool:
         for name, member in zip(names, net.members, strict=True):
             member.stand_for(self._seed, name)
         logic = self._staged.stack_logic(names, net.together, self._phase_done)
+        assert not logic.kept, "what each client keeps differs between the clients of a cohort"
         return StackPlayer(logic, dict(zip(names, net.members, strict=True)))
+
+    def initial_state(self, client: str) -> State:
+        """The state of a client that has not taken part yet."""
+        state = self._staged.initial_state(client, self._models[client], self._custom.get(client))
+        return {"learner": state, "method": {}}
 
     def give_back(self, player: StackPlayer) -> None:
         """The round of these clients is over."""

@@ -12,11 +12,12 @@ from fedal.config import Config
 from fedal.data.split import DataSplit
 from fedal.data.streams import PrivateData, PrivateStack, Samples
 from fedal.engine.player import PhaseDone
-from fedal.learners.base import Learner
+from fedal.learners.base import Learner, State
+from fedal.learners.module_state import whole_state
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.methods.client import ClientLogic
 from fedal.precision import dtype_of
-from fedal.simulate.build import build_client, build_learner, private_data
+from fedal.simulate.build import build_client, build_learner, build_model, private_data
 
 CustomModels = Mapping[str, nn.Module | Learner]
 """client -> a module to train, or a learner of any framework."""
@@ -40,6 +41,14 @@ class Staged:
     ) -> Learner:
         public, task = self.public_for(client), self._split.task
         return build_learner(self._config, task, client, model, public, custom, is_known=is_known)
+
+    def initial_state(self, client: str, model: str, custom: nn.Module | Learner | None = None) -> State:
+        """The state of a client that has not learned yet, in the form of its learner."""
+        if custom is not None:  # the caller's module was not checked yet
+            return self.learner(client, model, custom).state_dict()
+        made = build_model(self._config, self._split.task, client, model)
+        assert isinstance(made, nn.Module)
+        return {"model": whole_state(made), "optimizer": {}, "step": 0}
 
     def logic(self, client: str, learner: Learner, phase_done: PhaseDone) -> ClientLogic:
         done = partial(phase_done, client)
