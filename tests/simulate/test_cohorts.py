@@ -15,7 +15,7 @@ import fedal
 from e2e.lives import outcome
 from fedal.config import Config
 from fedal.engine.resting import RestingPlayer, RestingStack
-from fedal.errors import ConfigError, Stopped
+from fedal.errors import CheckpointError, ConfigError, Stopped
 from fedal.learners.torch_learner import TorchLearner
 from fedal.records.rest import RestFolder, resolved
 from fedal.simulate.assemble import Assembly, assemble
@@ -122,6 +122,8 @@ def test_clients_at_rest_in_memory_and_on_disk_have_the_same_bits(tmp_path: Path
     everyone = config.client_names
     assert same_bits(learned(disk, everyone), learned(memory, everyone))
     states = state_of(disk.federation)
+    with pytest.raises(CheckpointError, match="is in a file at rest"):
+        restore(assembled(config, custom_models=nets).federation, states)
     states["clients"] = resolved(states["clients"], tmp_path / "rest")
     again = assembled(config, custom_models=nets)
     restore(again.federation, states)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 from fedal.engine.player import LocalPlayer, PlayerUploads, StackPlayer
+from fedal.errors import CheckpointError
 from fedal.lazy import Tensor, torch
 from fedal.learners.base import Learner, State, copied
 from fedal.messages import Message
@@ -51,7 +52,9 @@ class RestInMemory:
         return self._states.get(client, {})
 
     def adopt(self, client: str, reference: State) -> None:
-        raise AssertionError("a checkpoint of a run in memory holds states, not references")
+        raise CheckpointError(
+            f'the state of client "{client}" is in a file at rest; the checkpoint belongs to a run with rest = disk.'
+        )
 
     def write(self, client: str, state: State) -> None:
         self._states[client] = state
