@@ -163,6 +163,16 @@ def test_the_networks_of_stacks_are_those_of_one_round(monkeypatch: pytest.Monke
     assert all(isinstance(player, RestingPlayer) for player in assembly.federation.players)
 
 
+def test_auto_stacks_a_cohort_of_lenet5_as_it_stacks_the_roster() -> None:
+    config = Config(method="fedmd", clients=4, models="lenet5", tau=1, batch_size=8, participation=2)
+    models = dict.fromkeys(config.client_names, "lenet5")
+    assert resolve_stacked(config, models) is True
+    drawn = assemble(config, split_of(config, side=28), InOrder())
+    assert [len(names) for names in run_round(drawn, config, 0)] == [2]
+    assert resolve_stacked(config, {**models, "client-00": "cnn-small"}) == "auto"
+    assert resolve_stacked(config.with_(stacked=False), models) is False
+
+
 def test_a_model_that_counts_its_batches_is_not_stacked_in_a_cohort() -> None:
     config = Config(method="fedmd", clients=4, tau=1, batch_size=8, stacked=True)
     chains = {

@@ -47,7 +47,7 @@ def resolve_stacked(config: Config, models: Mapping[str, str]) -> Stacked:
         raise ConfigError(f"stacked = true: {obstacle} Leave stacked at auto, or set it to false.")
     if config.stacked == "auto" and obstacle:
         return False
-    if config.stacked == "auto" and not config.is_partial and all(model == "lenet5" for model in models.values()):
+    if config.stacked == "auto" and all(model == "lenet5" for model in models.values()):
         return True
     return config.stacked
 
