@@ -19,6 +19,7 @@ from fedal.errors import CheckpointError, ConfigError, Stopped
 from fedal.learners.torch_learner import TorchLearner
 from fedal.records.rest import RestFolder, resolved
 from fedal.simulate.assemble import Assembly, assemble
+from fedal.simulate.estimate import estimate
 from fedal.simulate.participation import absence, cohort
 from fedal.simulate.stacking import resolve_stacked
 from observers import StopAt
@@ -139,6 +140,24 @@ def test_a_stopped_run_resumes_with_the_bits_of_its_stacks(rest: str, tmp_path: 
         fedal.run(config, tmp_path / "stopped", callbacks=[StopAt(6)])
     assert outcome(fedal.resume(tmp_path / "stopped").path) == expected
     assert outcome(fedal.run(config.with_(workers=1), tmp_path / "one worker").path) == expected
+
+
+def test_the_best_models_of_a_stacked_cohort_are_those_of_single_clients(tmp_path: Path) -> None:
+    kept = dict(keep_best=True, own_validation=0.2, eval_clients=14, models="mlp-small", precision="fp32")
+    config = Config(**{**SETTINGS, **kept, "stacked": "auto"})
+    together, single = (fedal.run(each, tmp_path / str(each.stacked)) for each in (config, config.with_(stacked=False)))
+    assert together.config.stacked == "auto" and outcome(together.path) == outcome(single.path)
+    assert together.final["best_test_accuracy"] == single.final["best_test_accuracy"]
+    for path in (single.path / "best").iterdir():
+        assert path.read_bytes() == (together.path / "best" / path.name).read_bytes()
+
+
+def test_an_estimate_counts_the_clients_that_rest() -> None:
+    of_all = [
+        estimate(Config(method="fedmd", models="mlp-small", tau=1, rounds=9, clients=8, **cohorts), trial_s=0.1).memory
+        for cohorts in ({"participation": 3}, {})
+    ]
+    assert of_all[0]["models"] == of_all[1]["models"] and of_all[0]["optimizers"] == of_all[1]["optimizers"] > 0
 
 
 def test_the_networks_of_stacks_are_those_of_one_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from fedal.engine.player import LocalPlayer, PlayerUploads, StackPlayer
 from fedal.errors import CheckpointError
 from fedal.lazy import Tensor, torch
-from fedal.learners.base import Learner, State, copied
+from fedal.learners.base import Frozen, Learner, Mode, State, copied
 from fedal.messages import Message
 from fedal.methods.client import ClientLogic
 
@@ -218,6 +218,9 @@ class RestingLearner:
 
     def predict(self, x: Tensor) -> Tensor:
         return self._clients.learner(self._client).predict(x)
+
+    def frozen(self, mode: Mode = "train") -> Frozen:
+        return self._clients.learner(self._client).frozen(mode)
 
     def state_dict(self) -> State:
         return self._clients.learner(self._client).state_dict()
