@@ -30,6 +30,7 @@ RUNS = {  # title -> clients, stacked
     "100 clients, not stacked": (COHORT, False),
     "100 clients": (COHORT, "auto"),
     "10,000 clients, 100 per round": (ROSTER, "auto"),
+    "150 clients, 100 per round": (COHORT * 3 // 2, "auto"),  # most have a state already, which is read
 }
 
 Measured = dict[str, float]
