@@ -24,7 +24,7 @@ Forge = Callable[[int, int, Mapping[str, object]], Mapping[str, object]]
 """Round, exchange and what the clients send -> what they send after all: attackers of a simulation lie."""
 
 Form = Callable[[Sequence[Player]], list[Player]]
-"""The players of the clients in a round -> those that play it: some may stand for several clients, as a stack."""
+"""The players of the clients in a round -> those that run it: some stand for several clients, as a stack."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
