@@ -30,6 +30,7 @@ RUNS = {  # title -> clients, stacked
     "100 clients, not stacked": (COHORT, False),
     "100 clients": (COHORT, "auto"),
     "10,000 clients, 100 per round": (ROSTER, "auto"),
+    "150 clients, 100 per round": (COHORT * 3 // 2, "auto"),  # most have a state already, which is read
 }
 
 Measured = dict[str, float]
@@ -61,11 +62,12 @@ def one_run(clients: int, stacked: bool | str) -> Measured:
     generator = np.random.Generator(np.random.Philox(key=1))
     x = generator.standard_normal((1000 + SAMPLES * clients, 1, 28, 28), dtype=np.float32)
     y = np.arange(len(x)) % 10
-    resting: dict[str, Any] = dict(participation=COHORT, rest="disk") if clients > COHORT else dict(stacked=stacked)
+    resting: dict[str, Any] = dict(participation=COHORT, rest="disk") if clients > COHORT else {}
     never = dict.fromkeys(("eval_every", "checkpoint_every"), 10**6)
     config = fedal.Config(
         clients=clients,
         models="lenet5",
+        stacked=stacked,
         partition="iid",
         rounds=ROUNDS,
         options={"discriminator_groups": GROUPS},

@@ -24,7 +24,6 @@ from fedal.seeding import in_drawn_order, raw_bits
 from fedal.simulate.assemble import assemble
 from fedal.simulate.build import steps_per_iteration
 from fedal.simulate.participation import absence
-from fedal.simulate.stacking import resolve_stacked
 from observers import StopAt
 from splits import QUICK, InOrder, restore, same_bits, state_of, tiny_split, with_logics
 
@@ -131,14 +130,6 @@ def test_a_server_refuses_to_draw_its_sites() -> None:
     config = Config(method="fedmd", clients=4, participation=0.5)
     with pytest.raises(ConfigError, match=r"participation = 0.5: only a simulation draws.*policy = continue"):
         plan_federation(config, Deployment())
-
-
-def test_a_cohort_is_not_stacked() -> None:
-    config = Config(**SETTINGS)
-    models = dict.fromkeys(config.client_names, "lenet5")
-    assert resolve_stacked(config, models) is False and resolve_stacked(config.with_(participation=1.0), models) is True
-    with pytest.raises(ConfigError, match=r"stacked = true: participation = 0.5 draws clients one by one"):
-        resolve_stacked(config.with_(stacked=True), models)
 
 
 # the round

@@ -26,12 +26,12 @@ from observers import Notes, StopAt
 from splits import InOrder, same_bits, with_logics
 
 
-def split_of(config: Config, side: int = 8) -> DataSplit:
+def split_of(config: Config, side: int = 8, classes: int = 5) -> DataSplit:
     generator = np.random.Generator(np.random.Philox(key=3))
     n = 40 + 24 * len(config.client_names)
     x = generator.standard_normal((n, 1, side, side), dtype=np.float32)
-    y = generator.integers(0, 5, n)
-    data = Dataset("noise", x, y, x[:30], y[:30], 5)
+    y = generator.integers(0, classes, n)
+    data = Dataset("noise", x, y, x[:30], y[:30], classes)
     parts = np.split(np.arange(40, n), len(config.client_names))
     return DataSplit(data, dict(zip(config.client_names, parts, strict=True)), np.arange(40), x[:40], 0)
 

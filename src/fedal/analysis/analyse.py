@@ -18,8 +18,8 @@ from fedal.durable import make_folder
 from fedal.records.folder import without_nan, write_json
 from fedal.records.run import Run
 from fedal.records.statistics import Row, round_ends
-from fedal.simulate.assemble import CustomModels
 from fedal.simulate.participation import absence
+from fedal.simulate.staged import CustomModels
 from fedal.theory.bottlenecks import measure_bottlenecks
 from fedal.theory.bounds import Bound, ClientTerms, fedal_bound, fedmd_bound
 from fedal.theory.convergence import Convergence, convergence

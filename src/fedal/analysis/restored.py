@@ -16,9 +16,10 @@ from fedal.records.checkpoint import fitting, load_newest
 from fedal.records.pinned import refuse_changed_settings
 from fedal.records.rest import resolved
 from fedal.records.run import Run
-from fedal.simulate.assemble import CustomModels, assemble
+from fedal.simulate.assemble import assemble
 from fedal.simulate.prepare import restore_split
 from fedal.simulate.run import refuse_forgotten_objects
+from fedal.simulate.staged import CustomModels
 from fedal.theory.instruments import INSTRUMENTS, Panel
 from fedal.theory.view import FederationView
 

@@ -28,7 +28,7 @@ from fedal.simulate.prepare import GivenData, GivenPublic, given_data, given_pub
 from fedal.user_code import named_code
 
 if TYPE_CHECKING:
-    from fedal.simulate.assemble import CustomModels
+    from fedal.simulate.staged import CustomModels
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fedal.errors import CheckpointError, ConfigError
 from fedal.records.folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedal.simulate.assemble import CustomModels
+    from fedal.simulate.staged import CustomModels
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from fedal.engine.player import LocalPlayer, MissedExchange, Player, PlayerUploads, StackPlayer
+from fedal.engine.resting import RestingPlayer, RestingStack
 from fedal.errors import FedalError, OutOfStepError, RunError
 from fedal.messages import Message
 from fedal.methods.server import Replies, ServerLogic, ServerRound, Uploads
@@ -21,6 +22,9 @@ IsAbsent = Callable[[str, int], bool]
 
 Forge = Callable[[int, int, Mapping[str, object]], Mapping[str, object]]
 """Round, exchange and what the clients send -> what they send after all: attackers of a simulation lie."""
+
+Form = Callable[[Sequence[Player]], list[Player]]
+"""The players of the clients in a round -> those that run it: some stand for several clients, as a stack."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -82,6 +86,7 @@ class Federation:
         self.players = sorted(players, key=lambda player: place[player.names[0]])
         self.server, self.wire, self.watch = server, wire, watch or Watch()
         self.forge: Forge | None = None  # set by a simulation with attackers
+        self.form: Form | None = None  # set by a simulation that stacks cohorts
         self._workers = workers
         self._begun: list[Player] = []  # the players of the last round
         self._seconds: dict[str, float] = {}  # duration of each player's last step
@@ -91,7 +96,8 @@ class Federation:
 
         A client that misses an exchange keeps its weights, sits out the rest of the round and returns in the next.
         """
-        self._begun = [player for player in self.players if is_absent is None or not _misses(player, 0, is_absent)]
+        present = [player for player in self.players if is_absent is None or not _misses(player, 0, is_absent)]
+        self._begun = present if self.form is None else self.form(present)
         turns = [_Turn(player) for player in self._begun]
         names = {n for player in self._begun for n in player.names}
         cohort = [n for n in self.roster if n in names]
@@ -155,7 +161,8 @@ class Federation:
 
     def _take_all(self, t: int, exchange: int, turns: list[_Turn]) -> None:
         def take(turn: _Turn) -> None:
-            clock = time.thread_time if isinstance(turn.player, LocalPlayer) else time.perf_counter
+            is_here = isinstance(turn.player, LocalPlayer | RestingPlayer)
+            clock = time.thread_time if is_here else time.perf_counter
             began = clock()
             try:
                 turn.uploaded = turn.player.take()
@@ -207,7 +214,7 @@ class Federation:
     def _passed(self, player: Player, replies: Replies | None) -> Callable[[], None]:
         """Checks and copies the replies to a player's clients; returns a function that delivers them."""
         own = {n: _reply_to(n, replies) for n in player.names}
-        if isinstance(player, StackPlayer):
+        if isinstance(player, StackPlayer | RestingStack):
             return partial(player.give_together, self.wire.down_together(player.names, [*own.values()]))
         return partial(player.give, {n: self.wire.down(n, reply) for n, reply in own.items()})
 

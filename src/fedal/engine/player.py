@@ -88,6 +88,11 @@ class LocalPlayer:
         self._round: ClientRound | None = None
         self._reply: Message | None = None
 
+    @property
+    def members(self) -> Mapping[str, Learner]:
+        """client -> its own learner, also in a stack."""
+        return {self.logic.client_id: self.logic.learner}
+
     def begin(self, t: int) -> None:
         self.logic.observed = {}
         begun: Any = self.logic.round(t)
@@ -140,6 +145,10 @@ class StackPlayer(LocalPlayer):
     def __init__(self, logic: ClientLogic, members: Mapping[str, Learner]) -> None:
         super().__init__(logic)
         self._members, self.names = dict(members), tuple(members)
+
+    @property
+    def members(self) -> Mapping[str, Learner]:
+        return self._members
 
     def give(self, replies: Mapping[str, Message]) -> None:
         self.give_together(Message.join([replies[name] for name in self._members]))

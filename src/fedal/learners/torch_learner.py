@@ -255,6 +255,10 @@ class TorchLearner:
 
     # as a member of a stack (see stacked/learner.py)
 
+    def stand_for(self, seed: int, owner: str) -> None:
+        """Draws the masks of another client, whose state is to be loaded."""
+        self.clock.key = philox_key(seed, "dropout", owner)
+
     def share_optimizer_state(self, parameter: nn.Parameter, slots: dict[str, Tensor]) -> None:
         """Makes the state of this parameter a part of the stack's state, read and written in place."""
         self._shared_slots[parameter] = self._optimizer.state[parameter] = slots

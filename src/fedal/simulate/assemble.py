@@ -10,14 +10,13 @@ from functools import partial
 from typing import cast
 
 import torch
-from torch import nn
 
 from fedal.config import Config
 from fedal.data.split import DataSplit
-from fedal.data.streams import PrivateData, PrivateStack, Samples
-from fedal.engine.loop import Federation, Watch, Workers
+from fedal.data.streams import Samples
+from fedal.engine.loop import Federation, Form, Watch, Workers
 from fedal.engine.player import Cluster, LocalPlayer, PhaseDone, Player, StackPlayer
-from fedal.engine.resting import RestFiles, RestingClients, RestingPlayer
+from fedal.engine.resting import RestFiles, RestingClients, RestingLearner, RestingPlayer, RestInMemory
 from fedal.learners.base import Learner
 from fedal.learners.stacked.learner import StackedLearner
 from fedal.learners.torch_learner import TorchLearner
@@ -27,20 +26,17 @@ from fedal.sample_layout import BY_COLUMN, BY_SAMPLE, SampleLayout
 from fedal.simulate.attackers import forger
 from fedal.simulate.build import (
     axis_lengths,
-    build_client,
     build_federation,
-    build_learner,
     build_server,
     model_of,
-    private_data,
 )
 from fedal.simulate.checks import refuse_misfits, refuse_unfit_task
-from fedal.simulate.stacking import resolve_stacked, stacks
+from fedal.simulate.cohorts import StackPool, cohort_kinds, stacking
+from fedal.simulate.stacking import Kind, resolve_stacked, stacks
+from fedal.simulate.staged import CustomModels, Staged
 from fedal.theory.view import FederationView
+from fedal.user_code import is_import_path
 from fedal.wire import Wire
-
-CustomModels = Mapping[str, nn.Module | Learner]
-"""client -> a module to train, or a learner of any framework."""
 
 
 @dataclass(frozen=True)
@@ -51,34 +47,6 @@ class Assembly:
     learners: dict[str, Learner]
     model_names: dict[str, str]
     view: FederationView
-
-
-class _Staged:
-    """The inputs and labels of a split, staged on the run's device, and the clients built on them."""
-
-    def __init__(self, config: Config, split: DataSplit) -> None:
-        self._config, self._split = config, split
-        dtype, device, data = dtype_of(config.precision), config.device, split.dataset
-        self.train, self.public = (Samples(x, dtype, device) for x in (data.train_x, split.public_x))
-        self.labels = torch.as_tensor(data.train_y, device=device)
-
-    def private(self, client: str) -> PrivateData:
-        data, indices = self._split.dataset, self._split.clients[client]
-        return private_data(self._config, client, self.train, self.labels, indices, data.n_classes)
-
-    def learner(
-        self, client: str, model: str, custom: nn.Module | Learner | None = None, *, is_known: bool = False
-    ) -> Learner:
-        public, task = self.public_for(client), self._split.task
-        return build_learner(self._config, task, client, model, public, custom, is_known=is_known)
-
-    def logic(self, client: str, learner: Learner, phase_done: PhaseDone) -> ClientLogic:
-        done = partial(phase_done, client)
-        return build_client(self._config, client, learner, self.private(client), self.public_for(client), done)
-
-    def public_for(self, client: str) -> Samples:
-        """The public samples as the client sees them."""
-        return self.public.with_imputed(self._split.imputed(client))
 
 
 def assemble(
@@ -97,41 +65,40 @@ def assemble(
     """
     refuse_unfit_task(config, split.task)
     custom, method, watch = custom_models or {}, config.method_object(), Watch()
-    staged = _Staged(config, split)
+    staged = Staged(config, split)
     models = {
         name: f"<{type(custom[name]).__name__}>" if name in custom else model_of(config, name, table.model, split.task)
         for table in config.client_tables
         for name in [str(table.name)]
     }
     # Learners that are made later: one of each kind is enough here to check what it supports.
-    made_later = cluster is not None or rest is not None
-    made_here = list({model: name for name, model in models.items()}.values()) if made_later else list(models)
-    learners = {name: staged.learner(name, models[name], custom.get(name)) for name in made_here}
-    width = refuse_misfits(method, learners, models)
+    of_each_kind = {
+        name: staged.learner(name, models[name], custom.get(name))
+        for name in {model: name for name, model in models.items()}.values()
+    }
+    kinds = cohort_kinds(config, split, models, of_each_kind, custom) if config.is_partial else {}
+    learners = {
+        name: of_each_kind.get(name) or staged.learner(name, models[name], custom.get(name))
+        for name in models
+        if cluster is None and rest is None and name not in kinds
+    }
+    width = refuse_misfits(method, {**of_each_kind, **learners}, models)
     phase_done: PhaseDone = lambda client, phase: watch.phase_done(client, phase)  # noqa: E731 - it may be replaced later
-    players: list[Player]
-    if rest is not None:
-
-        def built(name: str, first: bool) -> ClientLogic:
-            learner = staged.learner(name, models[name], custom.get(name), is_known=not first)
-            return staged.logic(name, learner, phase_done)
-
-        at_rest = RestingClients(built, rest)
-        resting = [RestingPlayer(name, at_rest) for name in config.client_names]
-        learners = {player.names[0]: cast(Learner, player.learner) for player in resting}
-        players = [*resting]
-    elif cluster is None:
-        players = _players(config, split, models, learners, staged, phase_done)
-    else:
+    form: Form | None = None
+    if cluster is not None:
         make = partial(build_clients, config.to_toml(), split, models)
-        seconds = {models[name]: _pass_seconds(learner, staged.public) for name, learner in learners.items()}
+        seconds = {models[name]: _pass_seconds(learner, staged.public) for name, learner in of_each_kind.items()}
         remote = cluster.place({name: seconds[models[name]] for name in config.client_names}, make, phase_done)
         learners = {player.names[0]: player.learner for player in remote}
-        players = [*remote]
+        players: list[Player] = [*remote]
+    elif config.is_partial:
+        players, learners, form = _drawn(config, split, models, kinds, learners, custom, staged, phase_done, rest)
+    else:
+        players = _players(config, split, models, learners, staged, phase_done)
     server = build_server(config, split.task, staged.public, models, width, workers, _layout_of(players))
     wire = Wire(method.up, method.down, axis_lengths(config, split.task, width), dtype_of(config.precision))
     federation = build_federation(config, players, server, wire, workers, watch)
-    federation.forge = forger(config)
+    federation.forge, federation.form = forger(config), form
     return Assembly(federation, learners, models, FederationView(config, split, federation, learners, workers))
 
 
@@ -150,7 +117,7 @@ def _players(
     split: DataSplit,
     models: Mapping[str, str],
     learners: Mapping[str, Learner],
-    staged: _Staged,
+    staged: Staged,
     phase_done: PhaseDone,
 ) -> list[Player]:
     """One player per stack of clients, and one for each remaining client."""
@@ -162,13 +129,7 @@ def _players(
         members = {name: single.pop(name) for name in names}
         own = [cast(TorchLearner, member) for member in members.values()]
         together = StackedLearner(own, len(split.dataset.sample_shape), as_single=as_single)
-        private = PrivateStack([staged.private(name) for name in names])
-
-        def all_done(phase: str, names: tuple[str, ...] = names) -> None:
-            for name in names:
-                phase_done(name, phase)
-
-        logic = build_client(config, ", ".join(names), together, private, staged.public, all_done)
+        logic = staged.stack_logic(names, together, phase_done)
         players.append(StackPlayer(logic, members))
     return players + [LocalPlayer(staged.logic(name, learner, phase_done)) for name, learner in single.items()]
 
@@ -180,9 +141,43 @@ def _layout_of(players: Sequence[Player]) -> SampleLayout:
     return BY_COLUMN if by_column else BY_SAMPLE
 
 
+def _drawn(
+    config: Config,
+    split: DataSplit,
+    models: Mapping[str, str],
+    kinds: Mapping[str, Kind],
+    made: Mapping[str, Learner],
+    custom: CustomModels,
+    staged: Staged,
+    phase_done: PhaseDone,
+    rest: RestFiles | None,
+) -> tuple[list[Player], dict[str, Learner], Form | None]:
+    """The players and learners of a run with cohorts, and how the players of a round become stacks.
+
+    Clients that can be stacked are in memory only while they take part, apart from their states; with `rest`, so are
+    all others, and the states are not.
+    """
+    pool = StackPool(config, split, staged, kinds, models, custom, phase_done)
+
+    def built(name: str, first: bool) -> ClientLogic:
+        is_known = not first or (name not in custom and not is_import_path(models[name]))  # one of each such model is
+        return staged.logic(name, staged.learner(name, models[name], custom.get(name), is_known=is_known), phase_done)
+
+    clients = RestingClients(built, RestInMemory() if rest is None else rest, pool)
+    resting = [name for name in config.client_names if name not in made]
+    learners = {**made, **{name: cast(Learner, RestingLearner(name, clients)) for name in resting}}
+    players: list[Player] = [RestingPlayer((name,), clients) for name in resting]
+    players += [LocalPlayer(staged.logic(name, learner, phase_done)) for name, learner in made.items()]
+    return (
+        players,
+        {name: learners[name] for name in config.client_names},
+        stacking(kinds, clients, pool) if kinds else None,
+    )
+
+
 def build_clients(
     config_toml: str, split: DataSplit, models: Mapping[str, str], names: tuple[str, ...], phase_done: PhaseDone
 ) -> dict[str, ClientLogic]:
     """The named clients, for a worker process that holds only these."""
-    staged = _Staged(Config(**tomllib.loads(config_toml)), split)
+    staged = Staged(Config(**tomllib.loads(config_toml)), split)
     return {name: staged.logic(name, staged.learner(name, models[name]), phase_done) for name in names}

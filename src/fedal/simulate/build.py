@@ -68,13 +68,7 @@ def build_learner(
     """
     is_own_code = custom is not None or is_import_path(name)
     shown = f"{name} of {client}"
-    with torch_seeded(config.seed, "weights", client):
-        if custom is None:
-            custom = build_any(name, task.input_shape, task.n_classes)
-        elif isinstance(custom, nn.Module) and is_lazy(custom):
-            custom = copy_of(custom, shown)  # the caller's module is not changed
-        if isinstance(custom, nn.Module):
-            initialise(custom, task.input_shape, name=shown)
+    custom = build_model(config, task, client, name, custom)
     if isinstance(custom, nn.Module):
         if not is_known:
             refuse_untrainable(custom, name=shown)
@@ -88,6 +82,20 @@ def build_learner(
         if is_own_code and isinstance(custom, nn.Module):
             refuse_hidden_state(partial(_learner, config, custom, client), samples, shown)
     return learner
+
+
+def build_model(
+    config: Config, task: Task, client: str, name: str, custom: nn.Module | Learner | None = None
+) -> nn.Module | Learner:
+    """The model of one client with its initial weights, which depend on seed and client alone."""
+    shown = f"{name} of {client}"
+    with torch_seeded(config.seed, "weights", client):
+        made: nn.Module | Learner = build_any(name, task.input_shape, task.n_classes) if custom is None else custom
+        if isinstance(made, nn.Module):
+            if custom is not None and is_lazy(made):
+                made = copy_of(made, shown)  # the caller's module is not changed
+            initialise(made, task.input_shape, name=shown)
+    return made
 
 
 def build_client(
@@ -224,11 +232,12 @@ def steps_per_iteration(config: Config) -> float:
 def _learner(config: Config, model: nn.Module, owner: str) -> TorchLearner:
     own, dtype = config.local(owner), dtype_of(config.precision)
     is_client = owner != SERVER  # a server takes steps at its own pace: the schedule and the clipping are the clients'
+    schedule = own.schedule if is_client else "constant"
     settings = TorchSettings(
         own.optimizer, own.lr, own.momentum, own.weight_decay, config.fused, config.channels_last,
         clip=own.clip if is_client else 0.0,
-        schedule=own.schedule if is_client else "constant",
-        schedule_steps=(own.schedule_iterations or 0) * steps_per_iteration(config),
+        schedule=schedule,
+        schedule_steps=0.0 if schedule == "constant" else (own.schedule_iterations or 0) * steps_per_iteration(config),
         schedule_end=own.schedule_end,
         bf16=config.precision == "bf16",
     )  # fmt: skip

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedal.config import Config
 from fedal.data.split import DataSplit
+from fedal.engine.resting import RestingLearner
 from fedal.engine.threads import thread_workers
 from fedal.learners.torch_learner import TorchLearner
 from fedal.machine import peak_memory
@@ -133,13 +134,29 @@ def _memory(config: Config, split: DataSplit, assembly: Assembly) -> dict[str, i
     arrays = [data.train_x, data.test_x, split.public_x]
     staged = sum(x.size * dtype.itemsize for x in arrays if dtype != torch.float32 or (x.ndim == 4 and x.shape[1] > 1))
     learners = [learner for learner in assembly.learners.values() if isinstance(learner, TorchLearner)]
+    sizes = _sizes(assembly)
     return {
         "data": sum(x.nbytes for x in arrays) + staged,
-        "models": sum(_tensor_bytes(learner.weights()) for learner in learners),
-        "optimizers": sum(_tensor_bytes(learner.state_dict()["optimizer"]) for learner in learners),
+        "models": sum(models for models, _ in sizes),
+        "optimizers": sum(optimizers for _, optimizers in sizes),
         "anchors": sum(_tensor_bytes(spare.state_dict()) for learner in learners for spare in learner._spares),
         "server": _tensor_bytes(assembly.federation.server.state_dict()),
     }
+
+
+def _sizes(assembly: Assembly) -> list[tuple[int, int]]:
+    """The bytes of each torch client's model and optimizer.
+
+    One that rests and has not taken part yet has no state; it will have as much as others with its model.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for client, state in assembly.federation.state_dict()["clients"].items():
+        own = state().get("learner", {})
+        if "optimizer" in own:
+            found[client] = _tensor_bytes(own["model"]), _tensor_bytes(own["optimizer"])
+    of_model = {assembly.model_names[client]: size for client, size in found.items()}
+    resting = {c: m for c, m in assembly.model_names.items() if isinstance(assembly.learners[c], RestingLearner)}
+    return [*{**{c: of_model[m] for c, m in resting.items() if m in of_model}, **found}.values()]
 
 
 def _tensor_bytes(value: object) -> int:

@@ -24,7 +24,6 @@ from fedal.records.environment import describe_environment, environment_differen
 from fedal.records.folder import RunFolder
 from fedal.records.pinned import refuse_changed_settings
 from fedal.records.run import Run
-from fedal.simulate.assemble import CustomModels
 from fedal.simulate.callback import Callback, Callbacks, Observers, RunInfo
 from fedal.simulate.prepare import (
     GivenData,
@@ -36,6 +35,7 @@ from fedal.simulate.prepare import (
     restore_split,
 )
 from fedal.simulate.session import Session
+from fedal.simulate.staged import CustomModels
 
 MAX_RESTARTS = 10  # of one run after its actors die
 

@@ -25,7 +25,7 @@ from fedal.records.pinned import pinned_settings
 from fedal.records.rest import RestFolder
 from fedal.records.rows import Record
 from fedal.records.run import read_rows
-from fedal.simulate.assemble import CustomModels, assemble
+from fedal.simulate.assemble import assemble
 from fedal.simulate.callback import Observers
 from fedal.simulate.checks import refuse_missing_device
 from fedal.simulate.participation import absence, cohort
@@ -33,6 +33,7 @@ from fedal.simulate.prepare import resolved
 from fedal.simulate.recorder import Recorder
 from fedal.simulate.scores import final_scores
 from fedal.simulate.stacking import resolve_stacked
+from fedal.simulate.staged import CustomModels
 from fedal.simulate.unstacked import why_none_is_stacked
 from fedal.user_code import one_line
 

@@ -7,8 +7,8 @@ is older than that rule: if all clients have a LeNet5, they are stacked, and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from torch import nn
 
@@ -29,6 +29,13 @@ STACKABLE_METHODS = (  # their computation needs only outputs of shape (..., B, 
 )  # fmt: skip
 
 Stacked = bool | Literal["auto"]
+
+
+class Kind(NamedTuple):
+    """What clients in one stack have in common."""
+
+    signature: tuple[str, ...]
+    most: int  # clients in one stack
 
 
 def resolve_stacked(config: Config, models: Mapping[str, str]) -> Stacked:
@@ -53,29 +60,57 @@ def stacks(
 
     A stack leaves a round as a whole, so a client that a simulation leaves out is in no group either.
     """
-    resolved = resolve_stacked(config, models)
-    if resolved is False:
-        return []
     left_out = {client for client, attacker in config.attacker_table.items() if attacker.attack == ABSENT}
-    groups: dict[tuple[str, ...], list[str]] = {}
-    sizes: dict[tuple[str, ...], int] = {}
-    for name, learner in learners.items():
-        chain = _chain(learner, len(sample_shape)) if name not in left_out else None
-        if chain is None or (resolved == "auto" and not has_single_bits(chain, config.batch_size, sample_shape)):
-            continue
-        groups.setdefault(signature(chain), []).append(name)
-        sizes[signature(chain)] = _size(chain)
-    return [chunk for kind, names in groups.items() for chunk in _chunks(names, sizes[kind]) if len(chunk) > 1]
+    modules = {name: module_of(learner) for name, learner in learners.items() if name not in left_out}
+    return grouped(kinds(config, models, modules, sample_shape), modules)
 
 
-def _chain(learner: Learner, input_rank: int) -> list[nn.Module] | None:
-    """The layers of a learner that can be stacked."""
-    if type(learner) is not TorchLearner:
+def module_of(learner: Learner) -> nn.Module | None:
+    """The module of a learner that can be in a stack."""
+    return learner.module if type(learner) is TorchLearner else None
+
+
+def kinds(
+    config: Config, models: Mapping[str, str], modules: Mapping[str, nn.Module | None], sample_shape: Sequence[int]
+) -> dict[str, Kind]:
+    """The kinds of the clients that can be stacked, by what their modules compute."""
+    resolved = resolve_stacked(config, models)
+    found: dict[str, Kind] = {}
+    known: dict[int, Kind | None] = {}  # clients of one kind may share a module
+    for name, module in modules.items() if resolved is not False else ():
+        if id(module) not in known:
+            known[id(module)] = _kind(config, resolved, module, sample_shape)
+        if (kind := known[id(module)]) is not None:
+            found[name] = kind
+    return found
+
+
+def grouped(kinds: Mapping[str, Kind], names: Iterable[str]) -> list[tuple[str, ...]]:
+    """The clients that train as stacks, in the order of the names; one that is left alone is in no stack."""
+    groups: dict[Kind, list[str]] = {}
+    for name in names:
+        if name in kinds:
+            groups.setdefault(kinds[name], []).append(name)
+    return [chunk for kind, alike in groups.items() for chunk in _chunks(alike, kind.most) if len(chunk) > 1]
+
+
+def _kind(config: Config, resolved: Stacked, module: nn.Module | None, sample_shape: Sequence[int]) -> Kind | None:
+    if module is None:
         return None
     try:
-        return chain_of(learner.module, input_rank)
+        chain = chain_of(module, len(sample_shape))
     except TypeError:
         return None
+    if resolved == "auto" and not has_single_bits(chain, config.batch_size, sample_shape):
+        return None
+    if config.is_partial and any(_counts_batches(layer) for layer in chain):
+        return None
+    return Kind(signature(chain), _size(chain))
+
+
+def _counts_batches(layer: nn.Module) -> bool:
+    """Whether what a layer computes depends on the number of its batches, which members of a cohort do not share."""
+    return isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.momentum is None
 
 
 def _size(chain: Sequence[nn.Module]) -> int:
@@ -92,10 +127,8 @@ def _chunks(names: Sequence[str], size: int) -> list[tuple[str, ...]]:
 def _obstacle(config: Config) -> str | None:
     if config.method not in STACKABLE_METHODS:
         return f"{config.method} cannot be stacked; methods that can: {', '.join(STACKABLE_METHODS)}."
-    if config.is_partial:
-        return (
-            f"participation = {config.participation} draws clients one by one, and a stack leaves a round as a whole."
-        )
+    if config.is_partial and getattr(config.options, "repetitions", False):
+        return "replay keeps what each client was taught, and the clients of a cohort were taught in different rounds."
     if config.engine != "threads":
         return f"engine = {config.engine} runs clients in separate processes; stacks need engine = threads."
     if config.optimizer != "adam" or not config.fused or not config.channels_last:

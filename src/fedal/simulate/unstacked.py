@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedal.config import Config
+from fedal.engine.resting import RestingLearner
 from fedal.learners.base import Learner
 from fedal.learners.stacked.chain import chain_of
 from fedal.learners.torch_learner import TorchLearner
@@ -20,6 +21,8 @@ def why_none_is_stacked(config: Config, learners: Mapping[str, Learner], input_r
 
 
 def _obstacle(learner: Learner, input_rank: int) -> str:
+    if isinstance(learner, RestingLearner):
+        return ""  # its model is built when it is drawn
     if type(learner) is not TorchLearner:
         return "only torch models that fedal trains itself can be stacked"
     try:

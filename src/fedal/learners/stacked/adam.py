@@ -13,18 +13,26 @@ LANES = 16  # numbers in the widest vector register: torch's kernel computes wha
 
 
 class StackedAdam:
-    """As FusedAdam, for parameters of G members that always step together: they share one count of steps.
+    """As FusedAdam, for parameters of G members that step together.
 
+    Members that always did share one count of steps; with `apart`, each has its own and is stepped by itself.
     `as_single` gives the bits of single clients: if the size of a parameter is not a multiple of `LANES`, it is stepped
     member by member, so that the kernel treats each of its numbers as it does in a single client.
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], size: int, lr: float, weight_decay: float, as_single: bool
+        self,
+        parameters: Sequence[nn.Parameter],
+        size: int,
+        lr: float,
+        weight_decay: float,
+        as_single: bool,
+        *,
+        apart: bool = False,
     ) -> None:
         self._parameters, self._lr, self._weight_decay = parameters, lr, weight_decay
-        self._pieces = [size if as_single and p.numel() // size % LANES else 1 for p in parameters]
-        self._step = torch.zeros((), dtype=torch.float32, device=parameters[0].device)
+        self._pieces = [size if apart or (as_single and p.numel() // size % LANES) else 1 for p in parameters]
+        self._counts = torch.zeros(size if apart else 1, dtype=torch.float32, device=parameters[0].device)
         self._moments = [
             [torch.zeros_like(parameter, memory_format=torch.preserve_format) for parameter in parameters]
             for _ in ("mean", "square")
@@ -32,12 +40,16 @@ class StackedAdam:
         self._values, self._means, self._squares = (
             self._cut([each.data for each in whole]) for whole in (parameters, *self._moments)
         )
-        self._steps = [self._step] * len(self._values)
+        self._steps = [*self._counts.unbind()] * (len(self._values) // len(self._counts))
 
-    def slots(self, index: int) -> dict[str, Tensor]:
-        """The step count and both moments of a parameter."""
+    def count(self, member: int) -> Tensor:
+        """The member's count of steps."""
+        return self._counts[member % len(self._counts)]
+
+    def moments(self, index: int) -> dict[str, Tensor]:
+        """Both moments of a parameter, of all members."""
         means, squares = self._moments
-        return {"step": self._step, "exp_avg": means[index], "exp_avg_sq": squares[index]}
+        return {"exp_avg": means[index], "exp_avg_sq": squares[index]}
 
     @torch.no_grad()
     def step(self) -> None:
@@ -47,7 +59,7 @@ class StackedAdam:
             assert parameter.grad is not None
             gradients.append(parameter.grad)
             parameter.grad = None
-        self._step += 1
+        self._counts += 1
         kernels.adam(
             self._values,
             self._cut(gradients),

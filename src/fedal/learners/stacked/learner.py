@@ -25,17 +25,24 @@ from fedal.learners.torch_learner import TorchLearner
 class StackedLearner:
     """Learns for all `members` at once: logits are (G, B, K), and so is the gradient that comes back.
 
-    `as_single` asks for the bits that the members have alone; without it, more is done for speed. Raises TypeError if
-    the members cannot be stacked.
+    `as_single` asks for the bits that the members have alone; without it, more is done for speed. `apart` is for
+    members that have not taken the same number of steps. Raises TypeError if the members cannot be stacked.
     """
 
-    def __init__(self, members: Sequence[TorchLearner], input_rank: int, *, as_single: bool = False) -> None:
+    def __init__(
+        self, members: Sequence[TorchLearner], input_rank: int, *, as_single: bool = False, apart: bool = False
+    ) -> None:
         self._members = list(members)
         settings = self._members[0].settings
         self._net = StackedNet([member.module for member in self._members], input_rank, as_single)
         self._clocks = _Clocks(self._members, self._net)
         self._optimizer = StackedAdam(
-            self._net.parameters, len(self._members), settings.lr, settings.weight_decay, self._net.as_single
+            self._net.parameters,
+            len(self._members),
+            settings.lr,
+            settings.weight_decay,
+            self._net.as_single,
+            apart=apart,
         )
         self._counters = [member.clock for member in self._members]  # of steps
         self._pending: list[list[Back]] = []
@@ -43,11 +50,10 @@ class StackedLearner:
         for number, member in enumerate(self._members):
             for index, own in enumerate(member.parameters):
                 own.data = self._net.part(self._net.parameters[index].data, number, own)
-                slots = self._optimizer.slots(index)
-                shares = {
-                    name: slot if name == "step" else self._net.part(slot, number, own) for name, slot in slots.items()
+                moments = {
+                    name: self._net.part(whole, number, own) for name, whole in self._optimizer.moments(index).items()
                 }
-                member.share_optimizer_state(own, shares)
+                member.share_optimizer_state(own, {"step": self._optimizer.count(number), **moments})
             member.share_buffers([self._net.part(whole, number, own) for whole, own in self._with_own(member)])
 
     def _with_own(self, member: TorchLearner) -> list[tuple[Tensor, Tensor]]:
