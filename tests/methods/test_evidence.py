@@ -49,7 +49,7 @@ LIMITS: dict[str, Test] = {
     "cronus": OF_A_PRESET,
     "fedgems": OF_A_PRESET,
     "fedeven": (PRESETS, "fedeven_is_fedmd_where_its_loss_evens_nothing_out"),
-    "fedlift": OF_THE_MEAN,
+    "fedlift": (PRESETS, "fedlift_is_fedeven_where_its_server_lifts_nothing"),
     "expguard": OF_THE_MEAN,
     "kt-pfl": OF_THE_MEAN,
     "scarlet": ("scarlet", "without_a_cache_it_is_fedmd"),

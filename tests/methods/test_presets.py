@@ -59,7 +59,6 @@ MEAN_OF_PROBABILITIES: list[tuple[str, dict[str, Any]]] = [  # every method in t
     ("fedmd", {"space": "probabilities", "aggregate": "power", "sharpness": 1.0}),
     ("fedmd", {"space": "probabilities", "aggregate": "entropy", "sharpness": 0.0}),
     ("cronus", {"trim": 0.0}),
-    ("fedlift", {"class_strength": 0.0, "sharpness": 1.0}),
     ("expguard", {"guard": 0.0}),
     ("scarlet", {"lifetime": 0, "sharpness": 1.0}),
     ("selective-fd", {"answer_all": True}),
@@ -81,6 +80,12 @@ def test_fedeven_is_fedmd_where_its_loss_evens_nothing_out_bit_for_bit() -> None
     assert differing_clients(trained("fedeven", prior_strength=0.0), trained("fedmd")) == []
     assert differing_clients(trained("fedeven", local_loss="cross-entropy"), trained("fedmd")) == []
     assert methods.get("fedeven").options().tau == 1
+
+
+def test_fedlift_is_fedeven_where_its_server_lifts_nothing() -> None:
+    inclusive = trained("fedeven", aggregate="trimmed", trim=0.0)  # the receiving client is part of the mean
+    assert differing_clients(trained("fedlift", class_strength=0.0), inclusive) == []
+    assert differing_clients(trained("fedlift", aggregate="mean"), trained("fedeven")) == []
 
 
 # against autograd
@@ -117,24 +122,25 @@ def test_a_preset_equals_autograd_of_its_loss(name: str, teacher: Callable[[Tens
     check_against_plain(name, losses)
 
 
+def evened(client: Any, f: Tensor, y: Tensor) -> Tensor:
+    counts = client.private.label_counts.double()
+    counts = counts + client.hp.prior_smoothing * counts.sum()
+    return F.cross_entropy(f + (counts / counts.sum()).log(), y)
+
+
 def test_fedlift_equals_autograd_of_its_loss() -> None:
     shares: list[Tensor] = []  # the clients' mean probabilities: a running mean over batches
 
     def lifted(federation: Federation, t: int, i: int, f: Logits) -> Logits:
-        p = torch.stack([torch.softmax(each.detach(), -1) for each in f.values()])
-        newest = p.mean((0, 1))
+        logits = torch.stack([each.detach() for each in f.values()])
+        newest = torch.softmax(logits, -1).mean((0, 1))
         shares.append(shares[-1] + RATE * (newest - shares[-1]) if shares else newest)
-        taught = (p.mean(0) / shares[-1].sqrt()) ** 2
+        taught = torch.softmax(logits.mean(0), -1) / shares[-1].sqrt()
         return {n: soft_divergence(taught / taught.sum(-1, keepdim=True), each) for n, each in f.items()}
 
-    check_against_plain("fedlift", lifted)
+    check_against_plain("fedlift", lifted, supervised=evened)
 
 
 def test_fedeven_equals_autograd_of_its_loss() -> None:
-    def evened(client: Any, f: Tensor, y: Tensor) -> Tensor:
-        counts = client.private.label_counts.double()
-        counts = counts + client.hp.prior_smoothing * counts.sum()
-        return F.cross_entropy(f + (counts / counts.sum()).log(), y)
-
     federation = check_against_plain("fedeven", towards_the_others, supervised=evened)
     assert all(logic.hp.local_loss == "balanced" for logic in federation.clients.values())

@@ -34,9 +34,8 @@ CronusOptions = with_defaults(
 FedGEMSOptions = with_defaults(fedmd.FedMDOptions, "FedGEMSOptions", aggregate="inverse-entropy")
 FedEvenOptions = with_defaults(fedmd.FedMDOptions, "FedEvenOptions", tau=1, local_loss="balanced")
 FedLiftOptions = with_defaults(
-    fedmd.FedMDOptions, "FedLiftOptions", tau=1, aggregate="align", space="probabilities", class_strength=0.5,
-    sharpness=2.0,
-)  # fmt: skip
+    fedmd.FedMDOptions, "FedLiftOptions", tau=1, local_loss="balanced", aggregate="align", class_strength=0.5
+)
 
 DS_FL = replace(
     fedmd.METHOD,
@@ -77,7 +76,7 @@ FEDEVEN = replace(
 FEDLIFT = replace(
     fedmd.METHOD,
     name="fedlift",
-    summary="FedMD whose server lifts the classes that few clients know, and sharpens what it teaches",
+    summary="FedEven whose server also lifts the classes that few clients know",
     options=FedLiftOptions,
     faithfulness="own",
     paper_options={},
