@@ -193,7 +193,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_last_point() -> None:
     assert (curve["after_local"][-1], curve["test_accuracy"][-1]) == (0.4, 0.5)
 
 
-FOLDERS = [PAGE_FOLDER, *(PAGE_FOLDER / name for name in ("search", "final", "paper", "groups"))]
+FOLDERS = [PAGE_FOLDER, *(PAGE_FOLDER / name for name in ("search", "final", "lift", "paper", "groups"))]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -214,10 +214,10 @@ def test_every_study_says_how_much_it_holds_out_for_validation(folder: Path) -> 
 
 
 def test_the_search_is_judged_on_validation_data_and_shares_no_seed_with_the_final_comparison() -> None:
-    search, final = (read_plan(PAGE_FOLDER / name).studies for name in ("search", "final"))
+    search, final, lift = (read_plan(PAGE_FOLDER / name).studies for name in ("search", "final", "lift"))
     assert {study.measured_on for study in search} == {"validation"}
     assert {study.measured_on for study in final} == {"test"}
-    used, fresh = ({seed for study in studies for seed in study.seeds} for studies in (search, final))
+    used, fresh = ({seed for study in studies for seed in study.seeds} for studies in (search, (*final, *lift)))
     assert not used & fresh and not fresh & {0, 1, 2}  # of the runs that led to the search
 
 

@@ -74,7 +74,7 @@ def assemble(
     # Learners that are made later: one of each kind is enough here to check what it supports.
     of_each_kind = {
         name: staged.learner(name, models[name], custom.get(name))
-        for name in {model: name for name, model in models.items()}.values()
+        for name in {model: name for name, model in reversed(models.items())}.values()  # the first one of each
     }
     kinds = cohort_kinds(config, split, models, of_each_kind, custom) if config.is_partial else {}
     learners = {
