@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
@@ -75,16 +75,21 @@ def _process(source: Path) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    with process:
-        try:
-            yield process
-        finally:
-            process.terminate()
+    assert process.stdin and process.stdout
+    try:
+        yield process
+    finally:
+        process.terminate()
+        with suppress(BrokenPipeError):  # the rest of a question to a process that has ended
+            process.stdin.close()
+        process.stdout.close()
+        process.wait()
 
 
 def _measure(process: subprocess.Popen[str], name: str) -> float:
     assert process.stdin and process.stdout
-    print(name, file=process.stdin, flush=True)
+    with suppress(BrokenPipeError):  # then there is no answer either
+        print(name, file=process.stdin, flush=True)
     answer = process.stdout.readline()
     if not answer:
         raise SystemExit(f"{name}: the measuring process exited with {process.wait()}")
