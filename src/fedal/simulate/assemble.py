@@ -71,11 +71,9 @@ def assemble(
         for table in config.client_tables
         for name in [str(table.name)]
     }
-    # Learners that are made later: one of each kind is enough here to check what it supports.
-    of_each_kind = {
-        name: staged.learner(name, models[name], custom.get(name))
-        for name in {model: name for name, model in reversed(models.items())}.values()  # the first one of each
-    }
+    # Learners that are made later: the first of each kind is enough here to check what it supports.
+    first = {*{model: name for name, model in reversed(models.items())}.values()}
+    of_each_kind = {name: staged.learner(name, models[name], custom.get(name)) for name in models if name in first}
     kinds = cohort_kinds(config, split, models, of_each_kind, custom) if config.is_partial else {}
     learners = {
         name: of_each_kind.get(name) or staged.learner(name, models[name], custom.get(name))
