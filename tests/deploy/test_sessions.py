@@ -88,15 +88,17 @@ def stop_and_replace(folder: Path, seed: int) -> None:
 def test_a_zombie_is_refused_and_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In threads: the first client-01 pauses in a round and wakes up after a clone of its disk has taken part."""
     asleep, awake, answers = threading.Event(), threading.Event(), Site._answers
+    events: list[str] = []
 
     def tired(self: Site, message: pb.FromServer, channel: Any) -> Iterator[pb.FromSite]:
         if self._plan.state.name == "client-01-state" and message.reply.round == 5:
             asleep.set()
             awake.wait(60)
+        if self._plan.state.name == "clone" and message.reply.round == 12:
+            wait_for(lambda: Code.IN_USE in events)  # the clone is still there when the other wakes up
         yield from answers(self, message, channel)
 
     monkeypatch.setattr(Site, "_answers", tired)
-    events: list[str] = []
     rehearsal = Rehearsal(tmp_path, {"deadline_s": 1.5}, rounds=30, checkpoint_every=3)
     with rehearsal.service(lambda event, **fields: events.append(str(fields.get("code", event)))) as service:
         _, refused = [rehearsal.join_in_thread(site, patience_s=1.0) for site in SITES][1]
@@ -109,7 +111,9 @@ def test_a_zombie_is_refused_and_changes_no_bit(tmp_path: Path, monkeypatch: pyt
         wait_for(service.folder.summary.exists)
         wait_for(lambda: refused)
     assert Code.IN_USE in events
-    assert isinstance(refused[0], Refused) and refused[0].code in (Code.IN_USE, Code.UNREACHABLE)
+    # It tries for a second: the clone is there, or has left, or the server has ended.
+    assert isinstance(refused[0], Refused)
+    assert refused[0].code in (Code.IN_USE, Code.STATE_LOST, Code.UNREACHABLE)
     assert rehearsal.deployed() == rehearsal.alone()
 
 
