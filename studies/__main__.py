@@ -16,7 +16,7 @@ from studies.results_plan import PAGE_FOLDER, RUNS, read_plan
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    runner = commands.add_parser("run", help="run what is missing; interrupted runs resume")
+    runner = commands.add_parser("run", help="run what has no result file yet; interrupted runs resume")
     runner.add_argument(
         "studies", nargs="*", help="study names from plan.toml, in the order to run them (default: all)"
     )
@@ -72,7 +72,7 @@ def main() -> int:
         from studies.run import missing, run_plan
 
         os.nice(19)  # these runs take hours: they give way to everything else on the machine
-        jobs = missing(plan.only(arguments.studies).studies, arguments.runs, arguments.seed)
+        jobs = missing(plan.only(arguments.studies).studies, arguments.runs, arguments.folder, arguments.seed)
         return 1 if run_plan(jobs, arguments.jobs) else 0
     if arguments.command == "collect":
         from studies.result_files import collect

@@ -19,7 +19,7 @@ from fedal.records.run import Run
 from fedal.records.statistics import Row, round_ends
 from fedal.theory.equilibrium import check_equilibrium
 from fedal.theory.outputs import client_outputs
-from studies.results_plan import Arm, MeasuredOn, ResultsPlan, Study
+from studies.results_plan import Arm, MeasuredOn, ResultsPlan, Study, result_path
 
 CURVE_POINTS = 36
 KEYS = (
@@ -73,9 +73,8 @@ def collect(plan: ResultsPlan, runs: Path, folder: Path) -> list[Path]:
     """Writes data/STUDY/ARM/seed-S.json for every finished run; leaves the files of other runs alone."""
     written = []
     for study in plan.studies:
-        arms = {arm.name: arm for arm in study.arms}
         for job in study.jobs(runs):
-            path = result_path(folder, study, arms[job.name], job.seed)
+            path = result_path(folder, study, job.name, job.seed)
             if _is_news(RunFolder(job.folder).summary, path):
                 refuse_other_runs([job])
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,13 +88,9 @@ def _is_news(summary: Path, path: Path) -> bool:
     return summary.exists() and not (path.exists() and path.stat().st_mtime > summary.stat().st_mtime)
 
 
-def result_path(folder: Path, study: Study, arm: Arm, seed: int) -> Path:
-    return folder / "data" / study.name / arm.name / f"seed-{seed}.json"
-
-
 def read_results(folder: Path, study: Study, arm: Arm) -> dict[int, Result]:
     """The finished runs of an arm: seed -> result."""
-    paths = {seed: result_path(folder, study, arm, seed) for seed in study.seeds}
+    paths = {seed: result_path(folder, study, arm.name, seed) for seed in study.seeds}
     return {seed: Result(json.loads(path.read_bytes())) for seed, path in paths.items() if path.exists()}
 
 

@@ -57,6 +57,11 @@ class Study:
                 yield Job(arm.name, seed, config, runs / self.name / arm.name / f"seed-{seed}")
 
 
+def result_path(folder: Path, study: Study, arm: str, seed: int) -> Path:
+    """The small result file of a finished run, in the folder of the plan."""
+    return folder / "data" / study.name / arm / f"seed-{seed}.json"
+
+
 @dataclass(frozen=True)
 class Question:
     """A question and the differences that answer it: first minus second of each pair of arms."""

@@ -11,12 +11,21 @@ from typing import Any
 
 from fedal.campaigns.job import Job, refuse_other_runs
 from fedal.campaigns.pool import JobOutcome, run_jobs
-from studies.results_plan import Study
+from studies.results_plan import Study, result_path
 
 
-def missing(studies: Iterable[Study], runs: Path, only_seed: int | None = None) -> list[Job]:
-    """The unfinished jobs, in order. Raises ConfigError if a folder holds a run with other settings."""
-    return unfinished([job for study in studies for job in study.jobs(runs) if only_seed in (None, job.seed)])
+def missing(studies: Iterable[Study], runs: Path, folder: Path, only_seed: int | None = None) -> list[Job]:
+    """The unfinished jobs without a result file in `folder`, in order.
+
+    Raises ConfigError if the folder of a job holds a run with other settings.
+    """
+    jobs = [
+        job
+        for study in studies
+        for job in study.jobs(runs)
+        if only_seed in (None, job.seed) and not result_path(folder, study, job.name, job.seed).exists()
+    ]
+    return unfinished(jobs)
 
 
 def unfinished(jobs: Sequence[Job]) -> list[Job]:

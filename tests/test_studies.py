@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def test_missing_runs_are_run_once_and_shown_with_their_final_values(
     folder, runs = tmp_path / "page", tmp_path / "runs"
     (study,) = write_plan(folder).studies
     plan = read_plan(folder)
-    jobs = missing([study], runs)
+    jobs = missing([study], runs, folder)
     assert [(job.name, job.seed) for job in jobs] == [
         ("fedal-quick", 0), ("fedmd-lf", 0), ("fedal-quick", 1), ("fedmd-lf", 1),
     ]  # fmt: skip
@@ -88,7 +89,7 @@ def test_missing_runs_are_run_once_and_shown_with_their_final_values(
     assert run_plan([broken, *intact], 2) == [broken]  # the others run all the same
     assert "is a file; expected a folder" in capsys.readouterr().out
     broken.folder.unlink()
-    assert missing([study], runs) == jobs[2:]
+    assert missing([study], runs, folder) == jobs[2:]
 
     assert len(collect(plan, runs, folder)) == 2
     write_page(plan, folder)
@@ -105,6 +106,10 @@ def test_missing_runs_are_run_once_and_shown_with_their_final_values(
     assert result.curve["iteration"] == [2, 4]
     assert 0 <= (result.fresh or -1) <= 1 and 0 <= (result.ensemble("test") or -1) <= 1
     assert collect(plan, runs, folder) == []  # nothing new
+    # A result file is enough: a clone of the project does not run again what others have finished.
+    assert missing([study], tmp_path / "elsewhere", folder) == [
+        replace(job, folder=tmp_path / "elsewhere" / job.folder.relative_to(runs)) for job in jobs[2:]
+    ]
 
     monkeypatch.setattr(result_files, "MANY", 1)  # more clients than this are not compared with each other
     of_many = Result(extract(Run(runs / "tiny" / "fedal-quick" / "seed-0")))
@@ -129,13 +134,13 @@ def test_a_stopped_plan_resumes_where_it_was(tmp_path: Path) -> None:
     )
     saved = Run(record.parent)
     assert not saved.is_complete and list(saved.folder.checkpoints.iterdir())
-    assert len(missing(plan.studies, runs)) == 4
+    assert len(missing(plan.studies, runs, folder)) == 4
 
     done = saved.metrics[-1]["iteration"]
     changed = (saved.folder.config.read_text()).replace("iterations = 100000", f"iterations = {done + 20}")
     saved.folder.config.write_text(changed)  # a run as long as the test can wait for
     (folder / "configs" / "tiny.toml").write_text(TINY.format(iterations=done + 20, tau=2))
-    assert run_plan(missing(read_plan(folder).studies, runs)[:1], 1) == []
+    assert run_plan(missing(read_plan(folder).studies, runs, folder)[:1], 1) == []
     assert Run(record.parent).final["iteration"] == done + 20
 
 
@@ -146,7 +151,7 @@ def test_a_folder_with_other_settings_is_refused(tmp_path: Path) -> None:
     path.mkdir(parents=True)
     (path / "config.toml").write_text(study.config(study.arms[0], 0).with_(lr=0.5, partition="dirichlet").to_toml())
     with pytest.raises(ConfigError, match=r"lr: 0\.5 there, 0\.001 here"):
-        missing([study], runs)
+        missing([study], runs, folder)
 
 
 def test_differences_are_paired_by_the_seeds_that_both_have(tmp_path: Path) -> None:
