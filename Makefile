@@ -13,7 +13,7 @@ TEST := $(BIN)/python -m pytest -n 2 --dist loadfile -m
 .PHONY: demo quick test check lint format soak bench docs lowest lock wheel clean
 
 demo: $(USE)
-	$(BIN)/fedal compare --methods local,fedmd,fedal,fedeven --dataset digits --iterations 200 --seeds 3 --out runs/demo
+	$(BIN)/fedal compare --methods local,fedmd,fedal,fedlift --dataset digits --partition dirichlet-client-k --iterations 200 --seeds 3 --out runs/demo
 
 test: $(WORK)
 	$(TEST) "not soak"

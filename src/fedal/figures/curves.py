@@ -10,29 +10,22 @@ from fedal.campaigns.comparison import Comparison
 from fedal.figures.canvas import blank, label, legend_below, look, save
 from fedal.records.statistics import Point
 
-MANY = 12  # lines whose legend would cover the curves
-
 
 def plot_curves(comparison: Comparison) -> Path:
     """Writes curves.png and curves.svg next to the table; returns the PNG's path."""
     shown = [row for row in comparison.rows if row.runs]
-    many = len(shown) > MANY
-    figure, (axes,) = blank(7, 4.5 + (0.09 * len(shown) if many else 0))
+    figure, (axes,) = blank(7, 4.5 + 0.09 * len(shown))
     key = comparison.shown.key
     for place, row in enumerate(shown):
         place_curve(axes, row.curve(key), f"{row.shown_name}  ({row.mean(key):.3f})", place)
     config, counts = shown[0].runs[0].config if shown else None, sorted(comparison.seed_counts)
     title = config and (
         f"{config.dataset}, {len(config.client_names)} clients, {comparison.partition},\n"
-        f"{' or '.join(map(str, counts))} seed{'s' * (counts[-1] > 1)} (band: min to max)"
+        f"{' or '.join(map(str, counts))} seed{'s' * (counts[-1] > 1)} (band: min to max); final mean in brackets"
     )
     label(axes, title or "", "iterations (rounds x tau)", f"{comparison.shown.words}, mean over clients")
     axes.set_xlim(left=0)
-    if many:
-        legend_below(figure, axes)
-    else:
-        better = comparison.shown.metric.higher_is_better
-        axes.legend(title="method (final)", frameon=False, loc="lower right" if better else "upper right")
+    legend_below(figure, axes)
     return save(figure, comparison.path / "curves")[0]
 
 
