@@ -62,6 +62,8 @@ def benchmark(workload: Workload, repeats: int) -> dict[str, Any]:
         for _ in range(repeats):
             for name, (threads, work) in variants.items():
                 torch.set_num_threads(threads)
+                if workload.rounds > 1:
+                    work()  # after a pause, the first round is slower than those of a run
                 times[name].append(timed(lambda work=work: [work() for _ in range(workload.rounds)]))  # type: ignore[misc]
     iterations = workload.rounds * workload.tau
     ms = {name: 1e3 * median(values) / iterations for name, values in times.items()}
