@@ -191,9 +191,9 @@ class Discriminator:
         def of_part(part: Part) -> tuple[Tensor, list[Rows]]:
             p, owners = part
             with torch.no_grad():  # also in the thread that computes it
-                h, seen = self._scores(p.flatten(0, 1), layers)
-                d = self._layout.d_cross_entropy(h, owners).mul_(len(p) / total)
-                return h.contiguous().argmax(-1) == owners, self._weight_grads(seen, d, layers)
+                h, seen = self._scores(self._layout.entered(p), layers)
+                d = self._layout.d_cross_entropy(h, owners, len(p) / total)
+                return self._layout.guessed(h) == owners, self._weight_grads(seen, d, layers)
 
         for first in range(0, len(parts), WAVE):
             for hit, gradients in each(of_part, parts[first : first + WAVE]):
@@ -206,14 +206,16 @@ class Discriminator:
 
     def _grads(self, rows: Tensor | None, parts: Sequence[Part], each: ApplyToEach) -> Tensor:
         layers = self._layers_of(rows)
-        return torch.cat(each(lambda part: self._utility_grad(part[0], part[1], layers), parts))
+        found = each(lambda part: self._utility_grad(part[0], part[1], layers), parts)
+        return torch.cat(found) if len(found) > 1 else found[0]
 
     def _utility_grad(self, x: Tensor, owners: Tensor, layers: Sequence[Layer]) -> Tensor:
         with torch.no_grad():  # also in the thread that computes it
-            h, seen = self._scores(x.flatten(0, 1), layers)
+            h, seen = self._scores(self._layout.entered(x), layers)
             # U_n = -CE(n, h(p_n)), Eq. (min-max-obj), of every sample
-            d_h = self._layout.d_cross_entropy(h, owners).mul_(-len(h))
-            p, d_p = (value[..., : self._n_classes] for value in (x, self._back(seen, d_h, layers).view_as(x)))
+            d_h = self._layout.d_cross_entropy(h, owners, -len(owners))
+            d_x = self._layout.left(self._back(seen, d_h, layers), x.shape)
+            p, d_p = (value[..., : self._n_classes] for value in (x, d_x)) if self._sees_mean else (x, d_x)
             return p * (d_p - (p * d_p).sum(-1, keepdim=True)) / self._temperature
 
     def _layers_of(self, rows: Tensor | None) -> list[Layer]:
@@ -221,7 +223,7 @@ class Discriminator:
         return [*hidden, last if rows is None else Rows(last.weight[rows], last.bias[rows])]
 
     def _scores(self, x: Tensor, layers: Sequence[Layer]) -> tuple[Tensor, list[Tensor]]:
-        """h before its softmax, and the input of each layer.  (R, K) -> (R, N), [(R, K), (R, hidden), ...]"""
+        """h before its softmax, and the input of each layer, in its layout.  (R, K) -> (R, N), [(R, K), ...]"""
         linear, seen = self._layout.linear, [x]
         *hidden, last = layers
         for layer in hidden:
@@ -243,10 +245,10 @@ class Discriminator:
 
     def _weight_grads(self, seen: Sequence[Tensor], d: Tensor, layers: Sequence[Layer]) -> list[Rows]:
         """The gradients w.r.t. weight and bias of each layer."""
-        found = [Rows(d.t() @ seen[-1], d.sum(0))]
+        found = [Rows(*self._layout.weight_grads(d, seen[-1]))]
         for index in reversed(range(1, len(layers))):
             d = self._through(layers[index], d, seen[index])
-            found.append(Rows(d.t() @ seen[index - 1], d.sum(0)))
+            found.append(Rows(*self._layout.weight_grads(d, seen[index - 1])))
         return found[::-1]
 
     def _step(self, rows: Tensor | None, layers: Sequence[Layer]) -> None:
