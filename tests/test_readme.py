@@ -196,9 +196,9 @@ def test_the_faster_discriminator_of_the_readme_is_that_of_the_result_files() ->
     ("study", "name"),
     [("svhn", "SVHN-40k"), ("cifar10", "CIFAR-10"), ("fashion-mnist", "Fashion-MNIST"), ("mnist", "MNIST")],
 )
-def test_fedeven_in_the_readme_is_that_of_the_result_files(study: str, name: str) -> None:
-    fedeven, fedal = (RESULTS / "final" / "data" / study / arm for arm in ("fedeven", "fedal"))
-    config = json.loads((fedeven / "seed-20.json").read_bytes())["config"]
+def test_fedlift_in_the_readme_is_that_of_the_result_files(study: str, name: str) -> None:
+    fedlift, fedal = (RESULTS / "lift" / "data" / study / arm for arm in ("fedlift", "fedal"))
+    config = json.loads((fedlift / "seed-30.json").read_bytes())["config"]
     cells = results_row(f"{name}, {config['iterations']:,} iterations")
-    assert len(accuracies(fedeven)) == 5
-    assert cells[1:] == [summary(fedal), summary(fedeven), paired(fedeven, "fedal")]
+    assert len(accuracies(fedlift)) == 5
+    assert cells[1:] == [summary(fedal), summary(fedlift), paired(fedlift, "fedal")]

@@ -29,10 +29,11 @@ class ClassHistory:
 
     def with_batch(self, clients: Sequence[str], values: Tensor) -> Tensor:
         """The running means of these clients, the new batch included; others keep theirs.  (N, B, K) -> (N, K)"""
-        for client_id, value in zip(clients, values.mean(1), strict=True):
-            old = self._means.get(client_id, value)
-            self._means[client_id] = old + RATE * (value - old)
-        return torch.stack([self._means[client_id] for client_id in clients])
+        newest = values.mean(1)
+        old = torch.stack([self._means.get(n, value) for n, value in zip(clients, newest.unbind(), strict=True)])
+        means = old + RATE * (newest - old)
+        self._means.update(zip(clients, means.unbind(), strict=True))
+        return means
 
     def state_dict(self) -> State:
         return dict(copied(self._means, self._device))
