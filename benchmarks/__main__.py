@@ -54,6 +54,7 @@ def parts(repeats: int) -> dict[str, Callable[[], Any]]:
         f"{LENET.name} under load": lambda: engine_vs_naive.benchmark_under_load(LENET, repeats),
         "scaling": scaling.measure,
         "cohorts": cohorts.measure,
+        "slow paths": lambda: against.slow_paths(pairs=repeats),
         "operators": lambda: {w.name: operators.operator_shares(w) for w in (SMALL[0], LENET, *LARGE)},
         "engine share": lambda: {w.name: engine_share.engine_share(w) for w in (SMALL[0], LENET, LARGE[0])},
         "evaluation": lambda: {w.name: engine_share.evaluation(w) for w in (LENET, LARGE[0])},
@@ -87,6 +88,9 @@ def as_markdown(results: dict[str, Any]) -> str:
         lines += ["", *scaling.as_markdown(results["scaling"])]
     if "cohorts" in results:
         lines += ["", *cohorts.as_markdown(results["cohorts"])]
+    if "slow paths" in results:
+        lines += against.as_markdown(results["slow paths"])
+        lines += ["", f"Before: commit {against.BEFORE_CHAINS}, which could stack nothing but LeNet5."]
     if "operators" in results:
         lines += ["", *operators.as_markdown(results["operators"])]
     if "engine share" in results:

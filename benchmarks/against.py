@@ -16,9 +16,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
-from benchmarks.timed_runs import IN_PROCESS, OUT_OF_PROCESS
+from benchmarks.timed_runs import IN_PROCESS, OUT_OF_PROCESS, SLOW_PATHS
 from benchmarks.worktree import HERE, worktree
 
+BEFORE_CHAINS = "e2e985b"  # the last commit before any chain of layers could be stacked
 SLOWER = 1.05  # a median ratio above this is a failure
 REPEATS = 3
 SCRIPT = Path(__file__).with_name("timed_runs.py")
@@ -37,6 +38,12 @@ def main(commit: str, pairs: int, only: str = "") -> int:
     for name in slower:
         print(f"slower than {SLOWER}: {name}")
     return 1 if slower else 0
+
+
+def slow_paths(pairs: int) -> Pairs:
+    """The paths that stacks do not help, before there were any but LeNet5's, and now."""
+    with worktree(BEFORE_CHAINS) as before:
+        return measure_pairs(before / "src", HERE / "src", SLOW_PATHS, pairs)
 
 
 def measure_pairs(before: Path, after: Path, names: Sequence[str], pairs: int) -> Pairs:

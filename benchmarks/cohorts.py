@@ -7,20 +7,18 @@ each round. Each run is a process of its own, because peaks of memory never fall
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 import fedal
 import fedal.data
-from benchmarks.scaling import GROUPS, peak_memory
+from benchmarks.scaling import GROUPS, medians_of_processes, peak_memory
 
 COHORT, ROSTER = 100, 10_000
 SAMPLES = 10  # of each client
@@ -48,13 +46,8 @@ class Clock(fedal.Callback):
 
 def measure() -> dict[str, Measured]:
     """Medians of interleaved repeats."""
-    found: dict[str, list[Measured]] = {title: [] for title in RUNS}
-    for _ in range(REPEATS):
-        for title, (clients, stacked) in RUNS.items():
-            command = [sys.executable, "-m", "benchmarks.cohorts", str(clients), json.dumps(stacked)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            found[title].append(json.loads(done.stdout))
-    return {title: {key: median(row[key] for row in rows) for key in rows[0]} for title, rows in found.items()}
+    cases = {title: [str(clients), json.dumps(stacked)] for title, (clients, stacked) in RUNS.items()}
+    return medians_of_processes("benchmarks.cohorts", cases, REPEATS)
 
 
 def one_run(clients: int, stacked: bool | str) -> Measured:
@@ -85,7 +78,8 @@ def one_run(clients: int, stacked: bool | str) -> Measured:
 def as_markdown(results: Mapping[str, Measured]) -> list[str]:
     few = [results[title]["processor_ms"] for title, (clients, _) in RUNS.items() if clients == COHORT]
     lines = [
-        f"| LeNet5, {GROUPS} groups | processor ms per participating client and iteration "
+        f"| LeNet5, {GROUPS} groups; rounds without evaluations and checkpoints "
+        "| processor ms per participating client and iteration "
         "| relative to each run of 100 | peak memory |",
         "|---|---|---|---|",
     ]

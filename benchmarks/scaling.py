@@ -1,4 +1,5 @@
 """Measures how time and memory grow with the number of clients. Each size runs in its own process: peaks never fall.
+The sizes take turns, so that other load on the machine affects all alike.
 
 `python -m benchmarks.scaling N [GROUPS]` prints the measurement for one size as JSON, with a discriminator that tells
 all clients apart or GROUPS groups. Processor time is that of all threads: on a busy machine it says more.
@@ -10,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -21,15 +23,26 @@ from benchmarks.workloads import LENET, federation
 SIZES = (10, 20, 50, 100, 200)
 MANY = 1000  # must fit into 2 GB
 GROUPS = 32
+REPEATS = 3
 
 
 def measure(sizes: tuple[int, ...] = (*SIZES, MANY)) -> dict[str, dict[str, float]]:
-    results = {}
-    for clients, groups in [*((size, 0) for size in sizes), (sizes[-1], GROUPS)]:
-        command = [sys.executable, "-m", "benchmarks.scaling", str(clients), str(groups)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        results[f"{clients} in {groups} groups" if groups else str(clients)] = json.loads(done.stdout)
-    return results
+    """Medians of interleaved repeats."""
+    cases = {str(size): (size, 0) for size in sizes} | {f"{sizes[-1]} in {GROUPS} groups": (sizes[-1], GROUPS)}
+    return medians_of_processes(
+        "benchmarks.scaling", {name: [*map(str, case)] for name, case in cases.items()}, REPEATS
+    )
+
+
+def medians_of_processes(module: str, cases: Mapping[str, Sequence[str]], repeats: int) -> dict[str, dict[str, float]]:
+    """Runs `python -m MODULE ARGUMENTS`, which prints numbers as JSON, for all cases in turn; medians of repeats."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
+    for _ in range(repeats):
+        for name, arguments in cases.items():
+            command = [sys.executable, "-m", module, *arguments]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            found[name].append(json.loads(done.stdout))
+    return {name: {key: median(row[key] for row in rows) for key in rows[0]} for name, rows in found.items()}
 
 
 def megabytes_per_client(results: dict[str, dict[str, float]]) -> float:
@@ -44,7 +57,7 @@ def one_size(clients: int, groups: int = 0) -> dict[str, float]:
     with federation(workload, per_client=40, options={"discriminator_groups": groups}) as assembly:
         run_round = assembly.federation.run_round
         run_round(0)
-        began, rounds = time.process_time(), range(1, 4 if clients <= SIZES[-1] else 2)
+        began, rounds = time.process_time(), range(1, 4)
         times = [timed(lambda t=t: run_round(t)) for t in rounds]  # type: ignore[misc]
         used = time.process_time() - began
     return {

@@ -133,6 +133,13 @@ IN_PROCESS: dict[str, Callable[[Path], float]] = {
     "FedAL, 9 mlp-small and one cnn-small, iteration": partial(
         per_iteration, rounds=12, method="fedal", clients=({"model": "mlp-small"},) * 9 + ({"model": "cnn-small"},)
     ),
+    "FedAL, 9 LeNet5 and one cnn-small, iteration": partial(
+        per_iteration,
+        rounds=4,
+        images=(1, 28, 28),
+        method="fedal",
+        clients=({"model": "lenet5"},) * 9 + ({"model": "cnn-small"},),
+    ),
     "FedMD, 4 wrn-10-1, iteration": partial(
         per_iteration, rounds=2, images=(3, 32, 32), method="fedmd", models="wrn-10-1", clients=4
     ),
@@ -143,6 +150,8 @@ IN_PROCESS: dict[str, Callable[[Path], float]] = {
         per_checkpoint, rounds=12, images=(1, 28, 28), method="local", models="lenet5", clients=20
     ),
 }
+SLOW_PATHS = tuple(name for name in IN_PROCESS if "own models" in name or "one cnn-small" in name)
+"""What runs slowly by accident: a model of one's own that cannot be stacked, one client of another kind."""
 OUT_OF_PROCESS: dict[str, Callable[[Path], float]] = {
     "fedal run on digits, first iteration": start_up,
     "FedAL, 3 deployed sites, exchange": deployed_exchange,

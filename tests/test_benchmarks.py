@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from benchmarks import against, cohorts, engine_vs_naive, timed_runs
+from benchmarks import against, cohorts, engine_vs_naive, scaling, timed_runs
 from benchmarks.__main__ import as_markdown as results_as_markdown
 from benchmarks.__main__ import machine
 from benchmarks.engine_share import engine_share
@@ -67,6 +69,31 @@ def test_a_cohort_of_many_clients_is_compared_with_runs_of_as_many_clients(monke
     ms = {"few": 8.0, "stacked": 4.0, "many": 10.0}
     table = cohorts.as_markdown({name: {"processor_ms": each, "peak_mb": 500} for name, each in ms.items()})
     assert table[-1] == "| many | 10.0 | 1.25, 2.50 | 500 MB |"
+
+
+def test_sizes_take_turns_and_their_medians_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answers = [], iter([1, 10, 9, 20, 2, 90])
+
+    def run(command: list[str], **_: Any) -> SimpleNamespace:
+        asked.append(command[1:])
+        return SimpleNamespace(stdout=json.dumps({"ms": next(answers)}))
+
+    monkeypatch.setattr(scaling.subprocess, "run", run)
+    found = scaling.medians_of_processes("a.module", {"few": ["3"], "many": ["7", "1"]}, repeats=3)
+    assert found == {"few": {"ms": 2}, "many": {"ms": 20}}
+    assert asked == [["-m", "a.module", "3"], ["-m", "a.module", "7", "1"]] * 3
+
+
+def test_the_slow_paths_are_measured_against_the_time_before_chains_were_stacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(against, "measure_pairs", lambda before, after, names, pairs: (before, [*names], pairs))
+    monkeypatch.setattr(against, "worktree", lambda commit: nullcontext(Path(commit)))
+    before, names, pairs = against.slow_paths(3)
+    assert (before, pairs) == (Path(against.BEFORE_CHAINS) / "src", 3)
+    assert len(names) == 3 and {*names} < {*timed_runs.IN_PROCESS}
+    table = results_as_markdown({"machine": machine(), "slow paths": {"one": [(10.0, 9.0), (10.0, 8.0)]}})
+    assert "| one | 10.00 | 8.50 | 0.850 |" in table
 
 
 def test_the_engine_share_is_below_one_half() -> None:
