@@ -290,25 +290,31 @@ class PrivateLoss:
     """Cross-entropy on private labels with class weights w and label smoothing s, as torch's CrossEntropyLoss.
 
     The target of a sample with label y is t_k = w_k ((1 - s) [k = y] + s / K). The loss is the sum over samples of
-    -t log p, divided by the sum of their w_y.
+    -t log p, divided by the sum of their w_y. Where classes are left out, with logits of -inf, the smoothing is spread
+    over those that are `own`: s / |own| each, and 0 for the others, whose log p is -inf.
     """
 
     weights: Tensor | None = None  # (K,)
     smoothing: float = 0.0
+    own: Tensor | None = None  # (K,), or (G, 1, K) of stacked clients; None: all
 
     @property
     def is_plain(self) -> bool:
         return self.weights is None and not self.smoothing
 
     def gradient(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """(p sum_k t_k - t) / sum w_y.  (B, K), (B,) -> (B, K)"""
+        """(p sum_k t_k - t) / sum w_y.  (..., B, K), (..., B) -> (..., B, K)"""
         n_classes = logits.shape[-1]
         target = (1 - self.smoothing) * torch.nn.functional.one_hot(labels, n_classes).to(logits.dtype)
-        target += self.smoothing / n_classes
-        total: Tensor | int = len(labels)
+        if self.own is None:
+            target += self.smoothing / n_classes
+        else:
+            share = self.smoothing * self.own.double() / self.own.sum(-1, keepdim=True)
+            target += share.to(logits.dtype)
+        total: Tensor | int = _batch(logits)
         if self.weights is not None:
             weights = self.weights.to(logits.dtype)
-            target, total = target * weights, weights[labels].sum()
+            target, total = target * weights, weights[labels].sum(-1)[..., None, None]
         return (torch.softmax(logits, -1) * target.sum(-1, keepdim=True) - target) / total
 
 

@@ -20,6 +20,7 @@ from fedal.learners.torch_learner import TorchLearner, TorchSettings
 from fedal.losses import PrivateLoss, balanced_weights, d_cross_entropy
 from fedal.models.logits_of import logits_of
 from fedal.simulate.build import private_loss, steps_per_iteration
+from splits import build_of_table_models, split_of_classes
 
 TINY: dict[str, Any] = dict(
     method="fedmd",
@@ -115,6 +116,71 @@ def test_the_loss_is_torch_s_cross_entropy(listed: list[float] | None, smoothing
     y, w = torch.tensor([0, 1, 2, 2, 1, 0, 0]), None if listed is None else torch.tensor(listed, dtype=torch.float64)
     nn.functional.cross_entropy(f, y, weight=w, label_smoothing=smoothing).backward()
     torch.testing.assert_close(PrivateLoss(w, smoothing).gradient(f.detach(), y), f.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_smoothing_over_own_classes_of_a_hand_case() -> None:
+    """Equal logits of two own classes: p = 1/2 each, targets 0.85 and 0.15. The absent class has neither."""
+    own = torch.tensor([True, False, True])
+    f = torch.tensor([[7.0, -math.inf, 7.0]], dtype=torch.float64)
+    found = PrivateLoss(smoothing=0.3, own=own).gradient(f, torch.tensor([2]))
+    assert found.tolist() == [[pytest.approx(0.35), 0.0, pytest.approx(-0.35)]]
+
+
+OWN = torch.tensor([[True, False, True, True], [False, True, True, False]])
+
+
+@pytest.mark.parametrize("listed", [None, [0.5, 2.0, 4.0, 1.5]])
+@pytest.mark.parametrize("client", [0, 1])
+def test_smoothing_over_own_classes_is_torch_s_cross_entropy_on_them(client: int, listed: list[float] | None) -> None:
+    own = OWN[client]
+    classes = own.nonzero().flatten()
+    f = torch.randn(7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    y = torch.arange(7) % len(classes)
+    w = None if listed is None else torch.tensor(listed, dtype=torch.float64)
+    nn.functional.cross_entropy(
+        f[:, classes], y, weight=None if w is None else w[classes], label_smoothing=0.3
+    ).backward()
+    shifted = f.detach().masked_fill(~own, -math.inf)
+    found = PrivateLoss(w, 0.3, own).gradient(shifted, classes[y])
+    torch.testing.assert_close(found, f.grad, rtol=1e-12, atol=1e-14)
+    assert (found[:, ~own] == 0).all()
+
+
+@pytest.mark.parametrize("listed", [None, [0.5, 2.0, 4.0, 1.5]])
+def test_stacked_clients_have_the_gradients_of_single_ones(listed: list[float] | None) -> None:
+    w = None if listed is None else torch.tensor(listed)
+    f = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).masked_fill(~OWN[:, None], -math.inf)
+    y = torch.tensor([[0, 2, 3, 0, 2], [1, 2, 1, 1, 2]])
+    together = PrivateLoss(w, 0.3, OWN[:, None]).gradient(f, y)
+    alone = torch.stack([PrivateLoss(w, 0.3, own).gradient(*each) for own, *each in zip(OWN, f, y, strict=True)])
+    assert torch.equal(together, alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n_classes", [3, 7, 10])
+def test_smoothing_over_own_classes_has_the_bits_of_plain_smoothing_if_none_is_absent(
+    n_classes: int, dtype: torch.dtype
+) -> None:
+    f = torch.randn(9, n_classes, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(9) % n_classes
+    for smoothing in (0.05, 0.1, 0.3, 0.7):
+        own = torch.ones(n_classes, dtype=torch.bool)
+        assert torch.equal(
+            PrivateLoss(None, smoothing, own).gradient(f, y), PrivateLoss(None, smoothing).gradient(f, y)
+        )
+
+
+def test_restricted_clients_with_smoothing_leave_absent_logits_alone() -> None:
+    split = split_of_classes({"client-00": (0, 1), "client-01": (1, 2), "client-02": (0, 1, 2)})
+    how: dict[str, Any] = dict(split=split, label_smoothing=0.2)
+    clients = build_of_table_models("fedmd", **how, options={"local_loss": "restricted"}).clients  # type: ignore[attr-defined]
+    plain = build_of_table_models("fedmd", **how).clients  # type: ignore[attr-defined]
+    f = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    for client, absent in (("client-00", [2]), ("client-01", [0])):
+        found = clients[client].d_supervised(f, torch.ones(8, dtype=torch.int64))
+        assert (found[:, absent] == 0).all() and (found[:, 1] < 0).all()
+    everything = [each["client-02"].d_supervised(f, torch.arange(8) % 3) for each in (clients, plain)]
+    assert torch.equal(*everything)
 
 
 def test_balanced_weights_by_hand() -> None:

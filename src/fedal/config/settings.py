@@ -150,8 +150,8 @@ class Config(BaseModel):
         "client's own labels), or one number per class", sites=True, changes="weights",
         expected="none, balanced, or one number per class")
     label_smoothing: float = setting(
-        0.0, "share of each private label that is spread over all classes", ge=0, lt=1, sites=True,
-        changes="weights")
+        0.0, "share of each private label that is spread over all classes; local_loss=restricted: over the own ones",
+        ge=0, lt=1, sites=True, changes="weights")
     momentum: float = setting(0.0, "momentum of sgd", ge=0, lt=1, sites=True, changes="weights")
     weight_decay: float = setting(0.0, "weight decay of the clients' optimizers", ge=0, sites=True, changes="weights")
     public_augment: Annotated[tuple[Change, ...], BeforeValidator(_split_changes)] = setting(

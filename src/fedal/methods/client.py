@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, cast
 
@@ -54,6 +54,8 @@ class ClientLogic(Keeper):
         self._public = setup.public
         self._phase_done = setup.phase_done
         self._shift, self._loss = self._logit_shift(), setup.loss
+        if self.hp.local_loss == "restricted":
+            self._loss = replace(setup.loss, own=self.private.label_counts > 0)
 
     def _logit_shift(self) -> Tensor | None:
         """What the option `local_loss` adds to the logits before the cross-entropy.  -> (K,)"""
