@@ -93,6 +93,14 @@ def test_the_digest_of_a_batch_covers_its_changes() -> None:
     assert public(kinds[0]).digest(3, 1) == public(kinds[0]).digest(3, 1)
 
 
+def test_the_digest_of_changes_covers_the_seed_the_owner_and_the_step() -> None:
+    def name(step: int = 3, **how: Any) -> str:
+        return Augmentation(("shift",), **{"seed": 0, **how}).name("abc", step)
+
+    assert len({"abc", name(), name(seed=1), name(owner="a"), name(4), name(clean=0.5)}) == 6
+    assert name() == name()
+
+
 def test_images_are_shifted_and_tables_are_not() -> None:
     assert misfit(("mixup", "noise"), (12,)) is None and misfit(("shift",), (3, 32, 32)) is None
     assert "shift changes images" in str(misfit(("mixup", "shift"), (12,)))

@@ -11,7 +11,7 @@ import torch
 from fedal.config import Config
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError
-from fedal.methods.class_history import RATE, ClassHistory, aligned, covered, debiased
+from fedal.methods.class_history import ClassHistory, RememberingRule, aligned, covered, debiased, remembering
 from fedal.records.checkpoint import load_newest, save_checkpoint
 from splits import build_federation, differing_clients, restore, run_rounds, state_of
 
@@ -32,7 +32,7 @@ def test_the_running_mean_starts_at_the_first_batch_and_absent_clients_keep_thei
     history, first, second = ClassHistory("cpu"), logits(), 2 * logits()
     assert torch.equal(history.with_batch(["a", "b", "c"], first), first.mean(1))
     moved = history.with_batch(["a", "c"], second[[0, 2]])
-    assert torch.allclose(moved, (1 - RATE) * first.mean(1)[[0, 2]] + RATE * second.mean(1)[[0, 2]])
+    assert torch.allclose(moved, 0.98 * first.mean(1)[[0, 2]] + 0.02 * second.mean(1)[[0, 2]])
     assert torch.equal(history.state_dict()["b"], first[1].mean(0))
 
 
@@ -94,7 +94,46 @@ def test_alignment_leaves_classes_alone_that_are_named_equally_often() -> None:
     assert torch.allclose(aligned(p, p.log(), even, 1.0, are_logits=False), p.mean(0))
 
 
-@pytest.mark.parametrize("space", ["logits", "probabilities"])
+def odds(
+    rule: RememberingRule, f: torch.Tensor, space: Space, *, temperature: float = 1.0, sharpness: float | None = None
+) -> torch.Tensor:
+    """p_0 / p_1 of what the server makes of the first batch of one client, with a strength of 1.  (1, B, 2) -> (B,)"""
+    values = f if space == "logits" else (f / temperature).softmax(-1)
+    made = remembering(f, values, ["a"], ClassHistory("cpu"), rule, 1.0, temperature, sharpness)
+    p = made.softmax(-1) if space == "logits" else made
+    return p[:, 0] / p[:, 1]
+
+
+SPACES: list[Space] = ["logits", "probabilities"]
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("debias", [3, 1 / 3]),  # over the odds of the mean logarithm, 9
+        ("coverage", [27, 3]),  # a single client has all the weight
+        ("align", [27 / 6, 3 / 6]),  # over the odds of the mean: (27/28 + 21/28) : (1/28 + 7/28)
+    ],
+)
+def test_sharpness_is_a_power_of_what_the_rule_makes(
+    rule: RememberingRule, expected: list[float], space: Space
+) -> None:
+    f = torch.tensor([[[27.0, 1], [3, 1]]], dtype=torch.float64).log()
+    plain = torch.tensor(expected, dtype=torch.float64)
+    assert torch.allclose(odds(rule, f, space), plain)
+    assert torch.allclose(odds(rule, f, space, sharpness=2.0), plain**2)
+
+
+def test_probabilities_are_remembered_at_the_temperature() -> None:
+    """At temperature 2, odds of 9 and 1 are odds of 3 and 1: p = 3/4 and 1/2, with a mean of 5/8."""
+    f = torch.tensor([[[9.0, 1], [1, 1]]], dtype=torch.float64).log()
+    tempered = torch.tensor([3.0, 1], dtype=torch.float64)
+    assert torch.allclose(odds("align", f, "probabilities", temperature=2.0), tempered * 3 / 5)
+    assert torch.allclose(odds("debias", f, "probabilities", temperature=2.0), tempered / 3**0.5)
+
+
+@pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("rule", ["debias", "coverage", "align"])
 def test_without_strength_it_is_the_mean_of_all_clients_bit_for_bit(rule: str, space: Space) -> None:
     mean = trained(aggregate="trimmed", trim=0.0, space=space)  # the receiving client included

@@ -15,7 +15,6 @@ from torch import Tensor
 from fedal import methods
 from fedal.config import Config
 from fedal.engine.loop import Federation
-from fedal.methods.class_history import RATE
 from fedal.methods.outputs import fedmd
 from fedal.methods.outputs.presets import with_defaults
 from plain_rounds import Logits, check_against_plain, soft_divergence, towards_the_others
@@ -134,7 +133,7 @@ def test_fedlift_equals_autograd_of_its_loss() -> None:
     def lifted(federation: Federation, t: int, i: int, f: Logits) -> Logits:
         logits = torch.stack([each.detach() for each in f.values()])
         newest = torch.softmax(logits, -1).mean((0, 1))
-        shares.append(shares[-1] + RATE * (newest - shares[-1]) if shares else newest)
+        shares.append(shares[-1] + 0.02 * (newest - shares[-1]) if shares else newest)
         taught = torch.softmax(logits.mean(0), -1) / shares[-1].sqrt()
         return {n: soft_divergence(taught / taught.sum(-1, keepdim=True), each) for n, each in f.items()}
 
