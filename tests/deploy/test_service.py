@@ -99,6 +99,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"method": "fedmd-lf", "options": {"tau": 2, "aggregate": "coverage", "class_strength": 0.5}},
     {"method": "fedmd", "options": {"tau": 2, "aggregate": "confidence"}},
     {"method": "fedmd", "options": {"tau": 2, "aggregate": "power", "space": "probabilities"}},
+    {"method": "fedlift", "options": {"tau": 2}},  # it has others by default
 ]
 
 

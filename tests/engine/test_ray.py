@@ -145,8 +145,8 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(
     "names",
-    [one_of_each_set_of_messages(), pytest.param(list(fedal.methods.MODULES), marks=pytest.mark.soak)],
-    ids=["one of each", "all"],
+    [[*one_of_each_set_of_messages(), "fedlift"], pytest.param(list(fedal.methods.MODULES), marks=pytest.mark.soak)],
+    ids=["one of each and fedlift", "all"],
 )
 @pytest.mark.timeout(3600)
 def test_ray_matches_threads_for_every_kind_of_message_and_for_tables(names: list[str], tmp_path: Path) -> None:
