@@ -45,3 +45,22 @@ def test_a_run_records_them_and_an_analysis_finds_the_same(tmp_path: Path) -> No
     found = analyse(watched, reference_steps=0).bottlenecks
     assert found == pytest.approx({key: final[key] for key in found}, abs=1e-12)
     assert len(found) == 6
+
+
+def test_they_are_of_the_clients_that_are_evaluated(tmp_path: Path) -> None:
+    """Six clients, two of which take part in each round; the accuracy is the mean over three."""
+    config = Config(
+        method="fedlift", clients=6, models="mlp-small", participation=2, eval_clients=3, iterations=4, eval_every=2,
+        batch_size=8, validation=0.1, instruments="bottlenecks",
+    )  # fmt: skip
+    run = fedal.run(config, tmp_path / "run")
+    measured = [row for row in run.metrics if "test_gap" in row]
+    assert len(measured) == 3 and measured[-1]["final"]
+    for row in measured:
+        for data in ("test", "validation"):
+            apart = row[f"{data}_ensemble_accuracy"] - row[f"{data}_accuracy"]
+            assert row[f"{data}_gap"] == pytest.approx(apart, abs=1e-12)
+    own = [row["test_bias"] for row in run.client_metrics if row["final"]]
+    assert len(own) == 3 and run.final["test_bias"] == pytest.approx(fmean(own))
+    found = analyse(run, reference_steps=0).bottlenecks
+    assert found == pytest.approx({key: run.final[key] for key in found}, abs=1e-12)

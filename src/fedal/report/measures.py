@@ -143,11 +143,11 @@ BIAS = Measure(
     "it occurs.", "number",
 )  # fmt: skip
 ENSEMBLE = Measure(
-    "test_ensemble_accuracy", "ensemble", "the mean of all clients' logits", TESTS, "mean over seeds",
+    "test_ensemble_accuracy", "ensemble", "the mean of the evaluated clients' logits", TESTS, "mean over seeds",
     "What the clients know together: how often the mean of their outputs is right.",
 )  # fmt: skip
 GAP = Measure(
-    "test_gap", "gap to the ensemble", "the mean of all clients' logits and each client's own", TESTS,
+    "test_gap", "gap to the ensemble", "the mean of the evaluated clients' logits and each client's own", TESTS,
     "accuracy of the ensemble minus the mean over clients, then mean over seeds",
     "What the clients know together and have not taken over.", "points",
 )  # fmt: skip

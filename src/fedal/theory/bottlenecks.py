@@ -38,12 +38,13 @@ def bottlenecks(outputs: Tensor, labels: Tensor) -> Bottlenecks:
 
 
 def measure_bottlenecks(view: FederationView, *, whole: bool) -> Columns:
-    """The three numbers on the test samples and, if there are any, on the validation samples."""
-    columns: Columns = {client: {} for client in [*view.clients, SERVER]}
+    """The three numbers of the clients that are evaluated, on the test samples and any validation samples."""
+    columns: Columns = {client: {} for client in [*view.evaluated, SERVER]}
+    learners = [view.learners[client] for client in view.evaluated]
     for data in view.common_sets:
         used = data.used(whole=whole)
-        found = bottlenecks(client_outputs(view.learners.values(), data.samples.take(used)), data.labels[used])
-        for client, bias in zip(view.clients, found.bias, strict=True):
+        found = bottlenecks(client_outputs(learners, data.samples.take(used)), data.labels[used])
+        for client, bias in zip(view.evaluated, found.bias, strict=True):
             columns[client][f"{data.name}_bias"] = bias
         columns[SERVER] |= {f"{data.name}_ensemble_accuracy": found.ensemble, f"{data.name}_gap": found.gap}
     return columns
