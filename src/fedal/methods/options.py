@@ -27,8 +27,8 @@ class MethodOptions(BaseModel):
     tau: int = Field(5, ge=1, description="iterations in each local training and each knowledge transfer stage")
     local_loss: Literal["cross-entropy", "balanced", "restricted"] = Field(
         "cross-entropy",
-        description="balanced: cross-entropy on f + log(pi_n), with pi_n the client's label frequencies (never sent); "
-        "restricted: only over the client's own classes",
+        description="balanced: cross-entropy on f + log(pi_n), with pi_n the client's label frequencies (never sent), "
+        "for tau=1; restricted: only over the client's own classes",
     )
     prior_smoothing: float = Field(
         0.03, gt=0, le=1,
