@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedal.errors import NonFiniteError, WireError
-from fedal.messages import Consensus, Guidance, Leak, Message, Outputs
+from fedal.messages import Consensus, Guidance, Leak, Message, Outputs, Together
 from fedal.wire import Wire
 from splits import BATCH, CLASSES, NETS, build_federation, run_rounds
 
@@ -178,11 +178,11 @@ def stacked_outputs() -> Outputs:
 
 def test_a_stack_sends_and_receives_what_its_clients_would() -> None:
     together, alone, sent = fedal_wire(), fedal_wire(), stacked_outputs()
-    received = together.up_together(NAMES, sent, "x", "x")
+    received = together.up_together(Together(NAMES, sent), "x", "x")
     expected = [alone.up(name, own, "x", "x") for name, own in zip(NAMES, sent.split(3), strict=True)]
-    assert [torch.equal(a.values, b.values) for a, b in zip(received, expected, strict=True)] == [True] * 3
+    assert [torch.equal(a.values, b.values) for a, b in zip(received.values(), expected, strict=True)] == [True] * 3
     replies = [guidance(grad=torch.full((4, 3), float(n), requires_grad=True)) for n in range(3)]
-    joined = together.down_together(NAMES, replies)
+    joined = together.down_together(dict(zip(NAMES, replies, strict=True)))
     for name, own, reply in zip(NAMES, joined.split(3), replies, strict=True):
         copy = alone.down(name, reply)
         assert torch.equal(own.mean, copy.mean) and torch.equal(own.grad, copy.grad) and own.count == copy.count
@@ -192,13 +192,13 @@ def test_a_stack_sends_and_receives_what_its_clients_would() -> None:
 
 def test_a_stack_gets_copies() -> None:
     wire, sent, reply = fedal_wire(), stacked_outputs(), guidance()
-    received = wire.up_together(NAMES, sent, "x", "x")
-    joined = wire.down_together(NAMES, [reply] * 3)
-    before = received[1].values.clone()
+    received = wire.up_together(Together(NAMES, sent), "x", "x")
+    joined = wire.down_together(dict.fromkeys(NAMES, reply))
+    before = received["b"].values.clone()
     sent.values.zero_()
     reply.grad.zero_()
-    received[0].values.fill_(9.0)
-    assert torch.equal(received[1].values, before) and joined.grad.eq(1).all()
+    received["a"].values.fill_(9.0)
+    assert torch.equal(received["b"].values, before) and joined.grad.eq(1).all()
 
 
 @pytest.mark.parametrize(
@@ -215,19 +215,19 @@ def test_a_stack_gets_copies() -> None:
 def test_one_bad_reply_to_a_stack_is_named(change: dict[str, Any], error: str) -> None:
     wire = fedal_wire()
     with pytest.raises((WireError, NonFiniteError), match=error):
-        wire.down_together(NAMES, [guidance(), guidance(**change), guidance()])
+        wire.down_together(dict(zip(NAMES, [guidance(), guidance(**change), guidance()], strict=True)))
 
 
 def test_one_bad_upload_of_a_stack_is_named() -> None:
     wire, sent = fedal_wire(), stacked_outputs()
     with pytest.raises(WireError, match=r'client "a" answered for public batch y'):
-        wire.up_together(NAMES, sent, "y", "x")
+        wire.up_together(Together(NAMES, sent), "y", "x")
     with pytest.raises(WireError, match=r"Consensus from client"):
-        wire.up_together(NAMES, Consensus(sent.values, 2), "x", "x")
+        wire.up_together(Together(NAMES, Consensus(sent.values, 2)), "x", "x")
     with pytest.raises(WireError, match=r'Outputs.values from client "a" has dtype torch.float64'):
-        wire.up_together(NAMES, Outputs(sent.values.double()), "x", "x")
+        wire.up_together(Together(NAMES, Outputs(sent.values.double())), "x", "x")
     sent.values[2, 0, 0] = torch.inf
     with pytest.raises(NonFiniteError, match=r'Outputs.values from client "c" contains non-finite'):
-        wire.up_together(NAMES, sent, "x", "x")
-    other = wire.down_together(NAMES, [guidance(count=n) for n in (2, 2, 2)])
+        wire.up_together(Together(NAMES, sent), "x", "x")
+    other = wire.down_together({name: guidance(count=2) for name in NAMES})
     assert other.grad.shape == (3, 4, 3)

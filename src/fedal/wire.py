@@ -15,7 +15,7 @@ from fedal.content import ContentCheck
 from fedal.errors import NonFiniteError, WireError
 from fedal.finite import is_finite
 from fedal.lazy import Tensor, torch
-from fedal.messages import Message
+from fedal.messages import Message, Together
 
 
 class Wire:
@@ -54,25 +54,20 @@ class Wire:
         """Client `client_id`'s copy of the server's reply."""
         return _copied(self._inspected("down", client_id, message, self.down_bytes))
 
-    def up_together(
-        self, client_ids: Sequence[str], message: Message, batch: str | None, expected_batch: str | None
-    ) -> list[Message]:
-        """As `up` for all clients of a stack, whose message has a leading client axis: one check and one copy."""
-        if batch == expected_batch and self._is_sound("up", message, len(client_ids)):
-            _count(message, client_ids, self.up_bytes)
-            return _copied(message).split(len(client_ids))
-        each = zip(client_ids, message.split(len(client_ids)), strict=True)
-        return [self.up(client_id, own, batch, expected_batch) for client_id, own in each]
+    def up_together(self, sent: Together, batch: str | None, expected_batch: str | None) -> Mapping[str, Message]:
+        """As `up` for all clients of a stack: one check and one copy."""
+        if batch == expected_batch and self._is_sound("up", sent.joined, len(sent)):
+            _count(sent.joined, sent.names, self.up_bytes)
+            return Together(sent.names, _copied(sent.joined))
+        return {client_id: self.up(client_id, own, batch, expected_batch) for client_id, own in sent.items()}
 
-    def down_together(self, client_ids: Sequence[str], messages: Sequence[Message]) -> Message:
+    def down_together(self, replies: Mapping[str, Message]) -> Message:
         """As `down` for all clients of a stack. They get one message with a leading client axis: a copy."""
-        if _are_alike(messages):
-            with torch.no_grad():
-                joined = Message.join(messages)
-            if self._is_sound("down", joined, len(client_ids)):
-                _count(joined, client_ids, self.down_bytes)
-                return joined
-        return Message.join([self.down(client_id, own) for client_id, own in zip(client_ids, messages, strict=True)])
+        joined = _joined(replies)
+        if joined is not None and self._is_sound("down", joined, len(replies)):
+            _count(joined, replies, self.down_bytes)
+            return joined
+        return Message.join([self.down(client_id, own) for client_id, own in replies.items()])
 
     def _is_sound(self, direction: str, message: Message, size: int) -> bool:
         """Whether the messages of all clients in a joined one pass. If not, a look at each finds what is wrong."""
@@ -155,8 +150,19 @@ def _copied(message: Message) -> Message:
     return message.with_tensors({name: tensor.detach().clone() for name, tensor in message.tensors().items()})
 
 
-def _count(joined: Message, client_ids: Sequence[str], meter: Counter[str]) -> None:
-    size = sum(tensor.nbytes for tensor in joined.tensors().values()) // len(client_ids)
+def _joined(messages: Mapping[str, Message]) -> Message | None:
+    """A copy of the messages as one with a leading client axis; None if they differ in more than their values."""
+    if isinstance(messages, Together):
+        return _copied(messages.joined)
+    each = [*messages.values()]
+    if not _are_alike(each):
+        return None
+    with torch.no_grad():
+        return Message.join(each)
+
+
+def _count(joined: Message, client_ids: Iterable[str], meter: Counter[str]) -> None:
+    size = sum(tensor[0].nbytes for tensor in joined.tensors().values())
     for client_id in client_ids:
         meter[client_id] += size
 

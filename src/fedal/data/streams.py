@@ -62,7 +62,7 @@ class PrivateData:
         self,
         samples: Samples,
         labels: Tensor,
-        indices: Indices | Tensor,
+        indices: Indices,
         n_classes: int,
         stream: BatchStream,
         tau: int,
@@ -71,10 +71,10 @@ class PrivateData:
         self._samples, self._labels, self._stream, self.tau = samples, labels, stream, tau
         self._augmentation = augmentation
         self.batch_numbers = stream.batch_size * samples.numbers
-        self._indices = torch.as_tensor(indices, device=labels.device)
+        self._indices: Indices = np.asarray(indices)
         self.n_classes = n_classes
         classes = torch.arange(n_classes, device=labels.device)
-        self.label_counts = (labels[self._indices, None] == classes).sum(0)
+        self.label_counts = (self._labels_of(torch.from_numpy(self._indices))[:, None] == classes).sum(0)
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -85,18 +85,18 @@ class PrivateData:
 
     def parts(self, count: int, name: str) -> list[PrivateData]:
         """The samples in `count` random disjoint parts, each with batches of its own; another name, other parts."""
-        order = torch.from_numpy(self._stream.order(name))
+        order = self._stream.order(name)
         return [
             PrivateData(
                 self._samples,
                 self._labels,
-                self._indices[own.to(self._indices.device)],
+                self._indices[own],
                 self.n_classes,
                 self._stream.derived(f"{name}, part {index} of {count}", len(own)),
                 self.tau,
                 self._augmentation,
             )
-            for index, own in enumerate(torch.tensor_split(order, count))
+            for index, own in enumerate(np.array_split(order, count))
         ]
 
     def batch(self, t: int, i: int) -> tuple[Tensor, Tensor]:
@@ -110,23 +110,25 @@ class PrivateData:
 
     def chosen(self, t: int, i: int) -> Tensor:
         """The indices of that batch among the samples of all clients.  -> (B,)"""
-        return self._indices[self.ids(t, i)]
+        return torch.from_numpy(self._indices[self._stream.indices(t * self.tau + i)])
 
-    def following(self, t: int, i: int, count: int) -> Tensor:
+    def following(self, t: int, i: int, count: int) -> Indices:
         """The same for `count` iterations from i on, all of round t.  -> (count, B)"""
-        ids = torch.from_numpy(self._stream.following(t * self.tau + i, count))
-        return self._indices[ids.to(self._indices.device)]
+        return self._indices[self._stream.following(t * self.tau + i, count)]
 
     def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        return self._samples.take(chosen), self._labels[chosen]
+        return self._samples.take(chosen), self._labels_of(chosen)
+
+    def _labels_of(self, chosen: Tensor) -> Tensor:
+        return self._labels.index_select(0, chosen.to(self._labels.device))
 
     def ids(self, t: int, i: int) -> Tensor:
         """The indices of that batch among the client's own samples.  -> (B,)"""
-        return torch.from_numpy(self._stream.indices(t * self.tau + i)).to(self._indices.device)
+        return torch.from_numpy(self._stream.indices(t * self.tau + i)).to(self._labels.device)
 
     def everything(self, batch_size: int = 128) -> Iterator[tuple[Tensor, Tensor]]:
         """All of the client's samples once, in order."""
-        for chosen in torch.split(self._indices, batch_size):
+        for chosen in torch.split(torch.from_numpy(self._indices), batch_size):
             yield self.take(chosen)
 
 
@@ -153,7 +155,8 @@ class PrivateStack:
         first = self._members[0]
         some = max(1, STAGED // (len(self._members) * first.batch_numbers))
         count = min(some, first.tau - i)
-        chosen = torch.stack([member.following(t, i, count) for member in self._members], 1)  # (count, G, B)
+        together = np.stack([member.following(t, i, count) for member in self._members], 1)
+        chosen = torch.from_numpy(together)  # (count, G, B)
         x, y = first.take(chosen.flatten())
         xs = x.view(*chosen.shape, *x.shape[1:])
         self._staged = {(t, i + k): each for k, each in enumerate(zip(xs, y.view(chosen.shape), strict=True))}

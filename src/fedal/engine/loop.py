@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from fedal.engine.player import LocalPlayer, MissedExchange, Player, PlayerUploads, StackPlayer
 from fedal.engine.resting import RestingPlayer, RestingStack
 from fedal.errors import FedalError, OutOfStepError, RunError
-from fedal.messages import Message
+from fedal.messages import Message, Together
 from fedal.methods.server import Replies, ServerLogic, ServerRound, Uploads
 from fedal.user_code import one_line
 from fedal.wire import Wire
@@ -61,12 +61,6 @@ class _Turn:
     @property
     def name(self) -> str:
         return ", ".join(self.player.names)
-
-    def each(self) -> Mapping[str, object]:
-        """client -> what it uploads, also of a stack."""
-        if self.uploaded is None or self.uploaded.together is None:
-            return {} if self.uploaded is None else self.uploaded.uploads
-        return dict(zip(self.player.names, self.uploaded.together.split(len(self.player.names)), strict=True))
 
 
 class Federation:
@@ -174,9 +168,9 @@ class Federation:
 
         self._workers.map(take, turns, cost=lambda turn: self._seconds.get(turn.player.names[0], 0.0))
 
-    def _up(self, t: int, exchange: int, cohort: list[str], turns: list[_Turn]) -> dict[str, Message]:
+    def _up(self, t: int, exchange: int, cohort: list[str], turns: list[_Turn]) -> Mapping[str, Message]:
         """What the server receives, in roster order, whichever clients are stacked."""
-        received: dict[str, Message] = {}
+        received: list[Mapping[str, Message]] = []
         try:
             batch = self.server.expected_batch(t, exchange)
             if self.forge is not None:
@@ -184,21 +178,24 @@ class Federation:
             for turn in turns:
                 if (own := turn.uploaded) is None:
                     continue
-                if own.together is not None:
-                    names = turn.player.names
-                    copies = self.wire.up_together(names, own.together, own.batch, batch)
-                    received.update(zip(names, copies, strict=True))
-                received.update({n: self.wire.up(n, upload, own.batch, batch) for n, upload in own.uploads.items()})
+                if isinstance(own.uploads, Together):
+                    received.append(self.wire.up_together(own.uploads, own.batch, batch))
+                else:
+                    checked = {n: self.wire.up(n, upload, own.batch, batch) for n, upload in own.uploads.items()}
+                    received.append(checked)
         except Exception as error:
             raise _with_location(f"round {t}, exchange {exchange}", error) from error
-        return {n: received[n] for n in cohort if n in received}
+        if len(received) == 1 and [*received[0]] == cohort:  # perhaps a single stack: its messages stay together
+            return received[0]
+        each = {n: message for uploads in received for n, message in uploads.items()}
+        return {n: each[n] for n in cohort if n in each}
 
     def _up_forged(
         self, forge: Forge, t: int, exchange: int, cohort: list[str], turns: list[_Turn], batch: str | None
     ) -> dict[str, Message]:
         """What the server receives if attackers lie."""
         uploaded = {n: turn.uploaded for turn in turns if turn.uploaded is not None for n in turn.player.names}
-        each = {n: upload for turn in turns for n, upload in turn.each().items()}
+        each = {n: upload for turn in turns if turn.uploaded is not None for n, upload in turn.uploaded.uploads.items()}
         sent = forge(t, exchange, {n: each[n] for n in cohort if n in each})
         return {n: self.wire.up(n, upload, uploaded[n].batch, batch) for n, upload in sent.items()}
 
@@ -213,9 +210,10 @@ class Federation:
 
     def _passed(self, player: Player, replies: Replies | None) -> Callable[[], None]:
         """Checks and copies the replies to a player's clients; returns a function that delivers them."""
-        own = {n: _reply_to(n, replies) for n in player.names}
+        are_all = isinstance(replies, Together) and replies.names == player.names
+        own = replies if are_all and replies else {n: _reply_to(n, replies) for n in player.names}
         if isinstance(player, StackPlayer | RestingStack):
-            return partial(player.give_together, self.wire.down_together(player.names, [*own.values()]))
+            return partial(player.give_together, self.wire.down_together(own))
         return partial(player.give, {n: self.wire.down(n, reply) for n, reply in own.items()})
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from fedal.errors import RunError
 from fedal.lazy import torch
 from fedal.learners.base import Learner, State, end_stage
-from fedal.messages import Message
+from fedal.messages import Message, Together
 from fedal.methods.client import ClientLogic, ClientRound
 
 
@@ -19,9 +19,8 @@ class MissedExchange(Exception):
 class PlayerUploads(NamedTuple):
     """The uploads of a player's clients in one exchange, and the public batch that they are about."""
 
-    uploads: Mapping[str, object]  # client -> what it yielded; the wire checks it
+    uploads: Mapping[str, object]  # client -> what it yielded, together if it was a stack; the wire checks it
     batch: str | None = None
-    together: Message | None = None  # instead of `uploads`: those of a stack, with a leading client axis
 
 
 class Player(Protocol):
@@ -190,7 +189,7 @@ class StackPlayer(LocalPlayer):
 
     def _packed(self, upload: object, batch: str | None) -> PlayerUploads:
         if isinstance(upload, Message):
-            return PlayerUploads({}, batch, upload)
+            return PlayerUploads(Together(self.names, upload), batch)
         return PlayerUploads(dict.fromkeys(self._members, upload), batch)
 
 

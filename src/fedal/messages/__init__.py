@@ -70,6 +70,7 @@ from fedal.messages.statistics import (
     MeanInputOutputs,
     SeenLabels,
 )
+from fedal.messages.together import Together
 
 __all__ = [
     "LARGEST",
@@ -114,6 +115,7 @@ __all__ = [
     "SelectedTeacher",
     "ServerModule",
     "Teacher",
+    "Together",
     "Votes",
     "WeightedOutputs",
     "Weights",

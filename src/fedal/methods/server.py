@@ -13,7 +13,7 @@ from fedal.data.streams import PublicData
 from fedal.discriminator import ApplyToEach, in_turn
 from fedal.lazy import Tensor, torch
 from fedal.learners.base import Learner
-from fedal.messages import Message
+from fedal.messages import Message, Together
 from fedal.methods.kept import Keeper
 from fedal.methods.options import MethodOptions
 from fedal.sample_layout import BY_SAMPLE, SampleLayout
@@ -21,7 +21,7 @@ from fedal.sample_layout import BY_SAMPLE, SampleLayout
 Uploads = Mapping[str, Any]
 """client id -> message, for the clients that responded."""
 
-Replies = dict[str, Message]
+Replies = Mapping[str, Message]
 """client id -> message."""
 
 ServerRound = Generator[Replies | None, Uploads, Replies | None]
@@ -91,5 +91,7 @@ def after(reply: Replies | None, stage: ServerRound) -> ServerRound:
 
 def stack_outputs(clients: Sequence[str], up: Uploads) -> tuple[list[str], Tensor]:
     """The clients that responded and their logits, in roster order whatever the order of arrival.  -> (N, B, K)"""
+    if isinstance(up, Together) and [*up] == [*clients]:
+        return [*clients], up.joined.values  # type: ignore[attr-defined]
     present = [client_id for client_id in clients if client_id in up]
     return present, torch.stack([up[client_id].values for client_id in present])

@@ -32,6 +32,7 @@ class StackedAdam:
     ) -> None:
         self._parameters, self._lr, self._weight_decay = parameters, lr, weight_decay
         self._pieces = [size if apart or (as_single and p.numel() // size % LANES) else 1 for p in parameters]
+        self._all_whole = all(pieces == 1 for pieces in self._pieces)
         self._counts = torch.zeros(size if apart else 1, dtype=torch.float32, device=parameters[0].device)
         self._moments = [
             [torch.zeros_like(parameter, memory_format=torch.preserve_format) for parameter in parameters]
@@ -72,7 +73,9 @@ class StackedAdam:
             **kernels.PLAIN_ADAM,
         )
 
-    def _cut(self, whole: Sequence[Tensor]) -> list[Tensor]:
+    def _cut(self, whole: list[Tensor]) -> list[Tensor]:
+        if self._all_whole:
+            return whole
         return [
             piece
             for tensor, pieces in zip(whole, self._pieces, strict=True)

@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt
 
 from fedal.discriminator import Discriminator, bounded
 from fedal.lazy import Tensor, torch
-from fedal.messages import Consensus, Guidance, GuidedOutputs, GuidedTeacher, Message, Outputs, Teacher
+from fedal.messages import Consensus, Guidance, GuidedOutputs, GuidedTeacher, Message, Outputs, Teacher, Together
 from fedal.methods.class_history import ClassHistory
 from fedal.methods.client import Anchor, weighted
 from fedal.methods.consensus import remembers, teaching
@@ -62,7 +62,7 @@ class FedALServer(ServerLogic):
 
     def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
-        hp, self._chance = self.hp, 1 / len(setup.roster)
+        hp, self._chance, self._layout = self.hp, 1 / len(setup.roster), setup.layout
         self.discriminator = Discriminator(
             setup.roster,
             setup.n_classes,
@@ -91,9 +91,9 @@ class FedALServer(ServerLogic):
             accuracy, grads = self.discriminator.train_and_guide(f, present)
             accuracies.append(accuracy)
             chances.append(self.discriminator.chance(present))
-            norms.append(grads.norm(dim=-1).mean())
+            norms.append(self._layout.norms(grads).mean())
             taught = teaching(f, self.hp, present, self.history)
-            reply = {n: guided(taught, grad) for n, grad in zip(present, grads, strict=True)}
+            reply = Together(tuple(present), guided(taught, grads))
         self.observed = {
             "discriminator_accuracy": torch.stack(accuracies).mean(),
             "adversarial_grad_norm": torch.stack(norms).mean(),
@@ -105,14 +105,13 @@ class FedALServer(ServerLogic):
         return reply
 
 
-def guided(taught: Message, grad: Tensor) -> Message:
-    """The reply to one client: what all are taught, and the client's own gradient dU_n/df_n.  (B, K)"""
+def guided(taught: Any, grads: Tensor) -> Message:
+    """The replies to all clients: what all are taught, and each client's own gradient dU_n/df_n.  (N, B, K)"""
+    value = taught.mean if isinstance(taught, Consensus) else taught.values
+    each = torch.empty_like(grads).copy_(value)  # in the memory order of the gradients, which it meets again
     if isinstance(taught, Consensus):
-        return Guidance(taught.mean, grad, taught.count)
-    if isinstance(taught, Teacher):
-        return GuidedTeacher(taught.values, grad)
-    assert isinstance(taught, Outputs)
-    return GuidedOutputs(taught.values, grad)
+        return Guidance(each, grads, taught.count)
+    return GuidedTeacher(each, grads) if isinstance(taught, Teacher) else GuidedOutputs(each, grads)
 
 
 class FedALClient(FedMDLFClient):

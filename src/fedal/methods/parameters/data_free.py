@@ -74,7 +74,7 @@ class DataFreeServer(RebuildingServer, GroupServer):
         shares = (labels / labels.sum(0).clamp(min=1)).to(self.dtype)
         self.distil(t, student, [self.rebuilt(n, up[n].values) for n in group], shares, labels.sum(0))
         refuse_non_finite(self.generator)
-        return averages | {n: Weights(student.weights(), start.samples, start.members) for n in group}
+        return {**averages} | {n: Weights(student.weights(), start.samples, start.members) for n in group}
 
     def distil(self, t: int, student: Any, teachers: Sequence[Any], shares: Tensor, counts: Tensor) -> None:
         """Trains generator and student in round t.

@@ -15,7 +15,7 @@ from pydantic import Field
 from fedal.lazy import Tensor, torch
 from fedal.learners.base import GradientLearner
 from fedal.losses import d_cross_entropy
-from fedal.messages import FisherTerms
+from fedal.messages import FisherTerms, Message
 from fedal.methods.client import ClientRound, ClientSetup
 from fedal.methods.parameters.groups import GroupClient, GroupServer
 from fedal.methods.parameters.less_forgetting import KeepOptions, averaging
@@ -38,7 +38,7 @@ class FedCurvServer(GroupServer):
 
     def _sums_over_others(self, clients: Sequence[str], up: Uploads) -> Replies:
         """P_n = sum_{j != n} u_j and Q_n = sum_{j != n} v_j, in double precision: the own part cancels."""
-        replies: Replies = {}
+        replies: dict[str, Message] = {}
         for group in self.groups(clients, up):
             parts = [{name: value.double() for name, value in up[n].values.items()} for n in group]
             total = {name: sum(part[name] for part in parts[1:]) + value for name, value in parts[0].items()}

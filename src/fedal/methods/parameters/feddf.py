@@ -17,7 +17,7 @@ from fedal.errors import NotApplicableError
 from fedal.lazy import torch
 from fedal.learners.base import WeightLearner
 from fedal.losses import kl, kl_to_probs
-from fedal.messages import Consensus, Outputs, Teacher, Weights
+from fedal.messages import Consensus, Message, Outputs, Teacher, Weights
 from fedal.methods.client import ClientRound
 from fedal.methods.consensus import in_space
 from fedal.methods.method import Method
@@ -66,7 +66,7 @@ class FedDFServer(GroupServer, FedMDServer):
         values = in_space(ensemble.flatten(1, 2), self.hp)
         teachers = combined(values, self.hp.aggregate, self.hp.space, self.hp.trim).view(ensemble.shape[1:])
         distance = kl if self.hp.space == "logits" else kl_to_probs
-        replies: Replies = {}
+        replies: dict[str, Message] = {}
         for group in self.groups(clients, up):
             start = cast(Weights, averages[group[0]])
             student = self._learner(group[0], start)

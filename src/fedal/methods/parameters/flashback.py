@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fedal.lazy import Tensor, torch
 from fedal.losses import class_weighted_kl
-from fedal.messages import LARGEST, LabelCounts, SeenLabels, Weights
+from fedal.messages import LARGEST, LabelCounts, Message, SeenLabels, Weights
 from fedal.methods.client import ClientRound
 from fedal.methods.parameters.groups import GroupServer
 from fedal.methods.parameters.less_forgetting import DistilOptions, KeepClient, averaging
@@ -63,7 +63,7 @@ class FlashbackServer(RebuildingServer, GroupServer):
             teachers.append((self.rebuilt(present[0], self._previous, "previous"), self._seen))
         total = torch.stack([labels for _, labels in teachers]).sum(0).clamp(min=1e-9)
         shares = [(labels / total).to(self.dtype) for _, labels in teachers]  # alpha_c^i
-        replies: Replies = {}
+        replies: dict[str, Message] = {}
         for group in self.groups(present, up):
             start, T = cast("Weights", averages[group[0]]), self.hp.temperature
             student = self.rebuilt(group[0], start.values, "student")

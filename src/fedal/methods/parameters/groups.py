@@ -17,7 +17,7 @@ from pydantic import Field
 from fedal.aggregate import WeightRule, average_weights
 from fedal.lazy import Tensor
 from fedal.learners.base import State, WeightLearner, copied
-from fedal.messages import MAX_SAMPLES, Weights
+from fedal.messages import MAX_SAMPLES, Message, Weights
 from fedal.methods.client import ClientLogic, ClientRound, ClientSetup
 from fedal.methods.consensus import TRIM
 from fedal.methods.options import MethodOptions
@@ -112,7 +112,7 @@ class GroupServer(ServerLogic):
 
     def average_of_each(self, clients: Sequence[str], up: Uploads) -> Replies:
         """The average of each group, as the reply to each of its members."""
-        replies: Replies = {}
+        replies: dict[str, Message] = {}
         for group in self.groups(clients, up):
             shares = [up[n].samples if self.hp.weighting == "samples" else 1 for n in group]
             average = average_weights([up[n].values for n in group], shares, self.hp.aggregate, self.hp.trim)
