@@ -12,11 +12,13 @@ from torch import Tensor
 
 from fedal.losses import (
     Loss,
+    certainty,
     class_prior,
     cross_entropy,
     d_cross_entropy,
     d_kl,
     kl,
+    kl_by_certainty,
     kl_to_probs,
     l1,
     mse,
@@ -269,6 +271,44 @@ def test_kl_to_probs_of_a_stack_is_that_of_each_client() -> None:
     target, student = torch.softmax(random(3, 4, 5, seed=1), -1), random(3, 4, 5, seed=2)
     each = torch.stack([kl_to_probs(p, f).gradient for p, f in zip(target, student, strict=True)])
     assert torch.equal(kl_to_probs(target, student).gradient, each)
+
+
+def test_certainty_of_hand_cases() -> None:
+    p = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.75, 0.25]]).double()
+    entropy_in_bits = -(0.75 * math.log2(0.75) + 0.25 * math.log2(0.25))
+    assert certainty(p)[:, 0].tolist() == pytest.approx([1.0, 0.0, 1 - entropy_in_bits], abs=1e-15)
+
+
+def test_kl_by_certainty_of_a_hand_case() -> None:
+    target = torch.tensor([[1.0, 0.0], [0.5, 0.5]]).double()  # the second sample has no weight
+    loss = kl_by_certainty(target, torch.tensor([[0.0, 0.0], [1.0, 0.0]]).double(), 1.0, 2.0)
+    assert loss.value.item() == pytest.approx(math.log(2) / 2, abs=1e-15)
+    assert loss.gradient.tolist() == [[-0.125, 0.125], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("E", TEMPERATURES)
+def test_the_gradient_of_kl_by_certainty_is_that_of_its_value(E: float, power: float) -> None:
+    target, student = torch.softmax(3 * random(4, 3, seed=1), -1), random(4, 3, seed=2)
+    loss = kl_by_certainty(target, student, power, E)
+    numeric = numeric_gradient(lambda f: kl_by_certainty(target, f, power, E).value, student)
+    torch.testing.assert_close(loss.gradient, numeric, rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        loss.gradient, certainty(target) ** power * kl_to_probs(target, student, E).gradient, rtol=0, atol=1e-15
+    )
+
+
+def test_kl_by_certainty_is_kl_where_everything_is_certain_or_the_power_is_zero() -> None:
+    certain, student = torch.eye(3).double(), random(3, 3, seed=2)
+    assert torch.equal(kl_by_certainty(certain, student, 1.0).gradient, kl_to_probs(certain, student).gradient)
+    target = torch.softmax(random(3, 3, seed=1), -1)
+    assert torch.equal(kl_by_certainty(target, student, 0.0).gradient, kl_to_probs(target, student).gradient)
+
+
+def test_kl_by_certainty_of_a_stack_is_that_of_each_client() -> None:
+    target, student = torch.softmax(random(3, 4, 5, seed=1), -1), random(3, 4, 5, seed=2)
+    each = torch.stack([kl_by_certainty(p, f, 1.0).gradient for p, f in zip(target, student, strict=True)])
+    assert torch.equal(kl_by_certainty(target, student, 1.0).gradient, each)
 
 
 def test_terms_share_the_softmax_of_logits_until_they_change() -> None:

@@ -14,7 +14,7 @@ from fedal.aggregate import RULES, Rule, Space, average_weights, combined, geome
 from fedal.config import Config
 from fedal.engine.loop import Federation
 from fedal.errors import ConfigError, NotApplicableError
-from fedal.losses import kl, kl_to_probs
+from fedal.losses import kl, kl_by_certainty, kl_to_probs
 from fedal.messages import Consensus, Guidance, GuidedOutputs, GuidedTeacher, Message, Outputs, Teacher
 from fedal.methods.class_history import ClassHistory
 from fedal.methods.consensus import ConsensusOptions, divergence, teaching
@@ -209,6 +209,16 @@ def test_what_was_taught_is_learnt_as_it_is() -> None:
         assert torch.equal(divergence(down, f[0], 2.0).gradient, kl(f[1], f[0], 2.0).gradient)
     for down in (Consensus(f[:2].mean(0), 2), Guidance(f[:2].mean(0), grad, 2)):
         torch.testing.assert_close(divergence(down, f[0], 2.0).gradient, kl(f[1], f[0], 2.0).gradient)
+
+
+def test_what_was_taught_is_learnt_by_its_certainty() -> None:
+    f, probabilities = values(3, "logits"), values(1, "probabilities", seed=1)[0]
+    learnt = divergence(Teacher(probabilities), f[0], 2.0, 1.0)
+    assert torch.equal(learnt.gradient, kl_by_certainty(probabilities, f[0], 1.0, 2.0).gradient)
+    others = torch.softmax(f[1] / 2, -1)
+    for down in (Outputs(f[1]), Consensus(f[:2].mean(0), 2)):
+        expected = kl_by_certainty(others, f[0], 1.0, 2.0).gradient
+        torch.testing.assert_close(divergence(down, f[0], 2.0, 1.0).gradient, expected)
 
 
 def trained(method: str, **options: Any) -> Federation:

@@ -7,6 +7,7 @@ There is no T^2 factor, as in the FedAL paper. Equation labels are those of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -206,6 +207,20 @@ def kl_to_probs(target: Tensor, student: Tensor, temperature: float = 1.0) -> Lo
     return Loss(
         (torch.softmax(student / E, -1) - target) / (E * _batch(student)),
         lambda: (torch.xlogy(target, target) - target * torch.log_softmax(student / E, -1)).sum(-1).mean(),
+    )
+
+
+def certainty(p: Tensor) -> Tensor:
+    """1 - H(p) / log K: 1 where one class has everything, 0 where all are alike.  (..., K) -> (..., 1)"""
+    return (1 + torch.xlogy(p, p).sum(-1, keepdim=True) / math.log(p.shape[-1])).clamp(min=0)
+
+
+def kl_by_certainty(target: Tensor, student: Tensor, power: float, temperature: float = 1.0) -> Loss:
+    """w KL(target || softmax(student/E)), with w = certainty(target)^power for each sample.  (B, K), (B, K)"""
+    E, w = temperature, certainty(target) ** power
+    return Loss(
+        w * (probabilities(student, E) - target) / (E * _batch(student)),
+        lambda: (w * (torch.xlogy(target, target) - target * torch.log_softmax(student / E, -1))).sum(-1).mean(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from fedal import methods
 from fedal.config import Config
 from fedal.engine.loop import Federation
+from fedal.errors import NotApplicableError
 from fedal.methods.outputs import fedmd
 from fedal.methods.outputs.presets import with_defaults
 from plain_rounds import Logits, check_against_plain, soft_divergence, towards_the_others
@@ -83,8 +85,17 @@ def test_fedeven_is_fedmd_where_its_loss_evens_nothing_out_bit_for_bit() -> None
 
 def test_fedlift_is_fedeven_where_its_server_lifts_nothing() -> None:
     inclusive = trained("fedeven", aggregate="trimmed", trim=0.0)  # the receiving client is part of the mean
-    assert differing_clients(trained("fedlift", class_strength=0.0), inclusive) == []
-    assert differing_clients(trained("fedlift", aggregate="mean"), trained("fedeven")) == []
+    assert differing_clients(trained("fedlift", class_strength=0.0, certainty=0.0), inclusive) == []
+    assert differing_clients(trained("fedlift", aggregate="mean", certainty=0.0), trained("fedeven")) == []
+
+
+def test_certainty_weighs_what_is_taught_in_every_method_that_has_the_option() -> None:
+    for name in ("fedmd", "fedmd-lf", "fedal"):
+        assert differing_clients(trained(name, certainty=1.0), trained(name)) != []
+        assert differing_clients(trained(name, certainty=0.0), trained(name)) == []
+    assert methods.get("fedlift").options().certainty == 1
+    with pytest.raises(NotApplicableError, match="certainty weighs the KL divergence; distance = l1 has none"):
+        build_federation("fedmd", certainty=1.0, distance="l1")
 
 
 # against autograd
@@ -135,7 +146,9 @@ def test_fedlift_equals_autograd_of_its_loss() -> None:
         newest = torch.softmax(logits, -1).mean((0, 1))
         shares.append(shares[-1] + 0.02 * (newest - shares[-1]) if shares else newest)
         taught = torch.softmax(logits.mean(0), -1) / shares[-1].sqrt()
-        return {n: soft_divergence(taught / taught.sum(-1, keepdim=True), each) for n, each in f.items()}
+        taught = taught / taught.sum(-1, keepdim=True)
+        sure = 1 + (taught * taught.log()).sum(-1, keepdim=True) / math.log(taught.shape[-1])
+        return {n: (sure * (taught * (taught.log() - each.log_softmax(-1)))).sum(-1).mean() for n, each in f.items()}
 
     check_against_plain("fedlift", lifted, supervised=evened)
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fedal.aggregate import Rule, Space, combined, leave_one_out, mean_over_clients
 from fedal.lazy import Tensor, torch
-from fedal.losses import Loss, kl, kl_to_probs
+from fedal.losses import Loss, kl, kl_by_certainty, kl_to_probs, softmax
 from fedal.messages import Consensus, Message, Outputs, Teacher
 from fedal.methods.class_history import ClassHistory, RememberingRule, remembering
 from fedal.methods.client import ClientLogic, ClientRound, weighted
@@ -62,6 +62,12 @@ class ConsensusOptions(AggregateOptions):
         description="aggregate=debias: how much of a client's mean log-probabilities is subtracted; coverage: exponent "
         "of its share of a class; align: exponent of the clients' mean share of a class; 0: the mean",
     )
+    certainty: float = Field(
+        0.0,
+        ge=0,
+        description="weighs each public sample in distillation by (1 - entropy of what is taught / log K) to this "
+        "power; 0: all alike",
+    )
 
 
 def in_space(f: Tensor, options: AggregateOptions) -> Tensor:
@@ -93,8 +99,12 @@ def teacher_logits(down: Any, f: Tensor) -> Tensor:
     return down.values if isinstance(down, Outputs) else leave_one_out(down.mean, f, down.count)
 
 
-def divergence(down: Any, f: Tensor, temperature: float) -> Loss:
-    """KL from what the server taught to the client's logits f, Eq. (kl).  (B, K)"""
+def divergence(down: Any, f: Tensor, temperature: float, certainty: float = 0.0) -> Loss:
+    """KL from what the server taught to the client's logits f, Eq. (kl), perhaps weighted by its certainty.  (B, K)"""
+    if certainty:
+        is_teacher = isinstance(down, Teacher)
+        target = down.values if is_teacher else softmax(teacher_logits(down, f) / temperature, like=f)
+        return kl_by_certainty(target, f, certainty, temperature)
     if isinstance(down, Teacher):
         return kl_to_probs(down.values, f, temperature)
     return kl(teacher_logits(down, f), f, temperature)
@@ -115,4 +125,4 @@ class DistillingClient(ClientLogic):
 
     def taught(self, down: Any, f: Tensor) -> Loss:
         """The distance of the logits f from what the server replied.  (B, K)"""
-        return divergence(down, f, self.hp.temperature)
+        return divergence(down, f, self.hp.temperature, getattr(self.hp, "certainty", 0.0))

@@ -71,6 +71,8 @@ class FedMDClient(ReplayingClient):
 def refuse(options: FedMDOptions, n_classes: int) -> str | None:
     if options.distance != "kl" and options.space != "logits":
         return f"distance = {options.distance} compares logits; space = {options.space} sends none. Use distance = kl."
+    if options.distance != "kl" and options.certainty:
+        return f"certainty weighs the KL divergence; distance = {options.distance} has none. Use certainty = 0."
     return None
 
 

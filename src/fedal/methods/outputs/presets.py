@@ -34,8 +34,10 @@ CronusOptions = with_defaults(
 FedGEMSOptions = with_defaults(fedmd.FedMDOptions, "FedGEMSOptions", aggregate="inverse-entropy")
 FedEvenOptions = with_defaults(fedmd.FedMDOptions, "FedEvenOptions", tau=1, local_loss="balanced")
 FedLiftOptions = with_defaults(
-    fedmd.FedMDOptions, "FedLiftOptions", tau=1, local_loss="balanced", aggregate="align", class_strength=0.5
-)
+    fedmd.FedMDOptions,
+    "FedLiftOptions",
+    tau=1, local_loss="balanced", aggregate="align", class_strength=0.5, certainty=1.0,
+)  # fmt: skip
 
 DS_FL = replace(
     fedmd.METHOD,
