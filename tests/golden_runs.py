@@ -28,8 +28,9 @@ METHODS = (
 LATER_METHODS = (  # not recorded for every kind of machine, and unknown to older trees
     "fedlsd", "fedntd", "fedgkd", "pfedsd", "kim-2024", "fedrad", "fedssd", "fedreg", "flashback", "fedbr", "fedcurv",
     "feddistill+", "fedgen", "fedftg", "dfrd", "fedzkt", "fedcvae", "ds-fl", "cronus", "fedgems", "expguard", "kt-pfl",
-    "scarlet", "selective-fd", "fedaux", "uwa", "fedkt",
+    "scarlet", "selective-fd", "fedaux", "uwa", "fedkt", "fedeven", "fedlift",
 )  # fmt: skip
+LATER = (*LATER_METHODS, "fedal, stacked")
 SMALL: dict[str, Any] = dict(
     dataset="digits", clients=4, rounds=4, tau=2, batch_size=16, seed=3, workers=2,
     eval_every=4, eval_samples=100, eval_after_local=True, checkpoint_every=1000,
@@ -41,6 +42,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedal, sgd": dict(method="fedal", optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=1e-3),
     "fedal, fp64": dict(method="fedal", precision="fp64"),
     "fedal, bf16": dict(method="fedal", precision="bf16"),
+    "fedal, stacked": dict(
+        method="fedal", models="mlp-small", stacked=True
+    ),  # may differ from single clients, not in time
     "fedal, instruments": dict(method="fedal", instruments=("forgetting", "zeta", "gradients")),
 }
 ON_RAY = {"fedmd, ray": dict(method="fedmd", engine="ray"), "fedal, ray": dict(method="fedal", engine="ray")}

@@ -96,6 +96,8 @@ def test_certainty_weighs_what_is_taught_in_every_method_that_has_the_option() -
     assert methods.get("fedlift").options().certainty == 1
     with pytest.raises(NotApplicableError, match="certainty weighs the KL divergence; distance = l1 has none"):
         build_federation("fedmd", certainty=1.0, distance="l1")
+    with pytest.raises(NotApplicableError, match="certainty = 1: with transfer = server"):
+        build_federation("feddf", certainty=1.0, transfer="server")
 
 
 # against autograd

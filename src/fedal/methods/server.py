@@ -92,6 +92,6 @@ def after(reply: Replies | None, stage: ServerRound) -> ServerRound:
 def stack_outputs(clients: Sequence[str], up: Uploads) -> tuple[list[str], Tensor]:
     """The clients that responded and their logits, in roster order whatever the order of arrival.  -> (N, B, K)"""
     if isinstance(up, Together) and [*up] == [*clients]:
-        return [*clients], up.joined.values  # type: ignore[attr-defined]
+        return [*clients], up.joined.values.contiguous()  # type: ignore[attr-defined] # client by client, as stacked
     present = [client_id for client_id in clients if client_id in up]
     return present, torch.stack([up[client_id].values for client_id in present])

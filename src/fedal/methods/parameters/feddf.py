@@ -100,6 +100,8 @@ class FedDFClient(GroupClient, FedMDClient):
 def _refuse(options: FedDFOptions, n_classes: int) -> str | None:
     if options.replay and options.transfer == "server":
         return f"replay = {options.replay}: with transfer = server, clients are taught nothing that they could repeat."
+    if options.certainty and options.transfer == "server":
+        return f"certainty = {options.certainty:g}: with transfer = server, clients are taught nothing to weigh."
     return fedmd.refuse(options, n_classes)
 
 
